@@ -1,0 +1,66 @@
+# Each target makes the environment it needs, once. `make` alone lists them.
+
+PYTHON ?= python3
+PORT ?= 8000
+NOTEBOOKS ?= book
+ARGS ?=
+
+VENV = .venv
+BIN = $(VENV)/bin
+INSTALL = $(BIN)/python -m pip install --disable-pip-version-check
+
+.PHONY: help book test lab notebooks serve test-portable benchmark lint clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
+
+book: $(VENV)/book.stamp ## build the book, every warning an error
+	$(BIN)/jupyter-book build . -W -n --keep-going
+	@$(BIN)/python -c "from pathlib import Path; \
+		print('\nOpen', Path('_build/html/index.html').resolve().as_uri())"
+
+test: $(VENV)/test.stamp ## run every test, notebooks included (ARGS="-k masks" for some)
+	$(BIN)/python -m pytest $(ARGS)
+
+lab: $(VENV)/lab.stamp ## open the chapters in JupyterLab
+	$(BIN)/jupyter lab book
+
+notebooks: $(VENV)/book.stamp ## run the chapters and store their outputs (NOTEBOOKS=... for one)
+	$(BIN)/python tools/notebooks.py run $(NOTEBOOKS)
+
+serve: book ## build the book and serve it on this computer (PORT=8000)
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)
+
+test-portable: $(VENV)/test.stamp ## compare the chapters as another processor would compute them
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+		ATEN_CPU_CAPABILITY=default $(BIN)/python -m pytest book/*.ipynb $(ARGS)
+
+benchmark: $(VENV)/test.stamp ## measure the package beside its peers
+	$(BIN)/python benchmarks/peers.py $(ARGS)
+
+lint: $(VENV)/test.stamp ## format, lint, types and the form of notebooks
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python tools/notebooks.py check
+
+clean: ## remove the built book and caches; the environment is the folder .venv
+	rm -rf _build .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+
+$(VENV)/book.stamp: requirements.txt pyproject.toml
+	@command -v $(PYTHON) > /dev/null || { \
+		echo "There is no $(PYTHON) here. Python 3.11 or later is needed."; exit 1; }
+	@$(PYTHON) -c "import sys; sys.version_info < (3, 11) and sys.exit( \
+		'$(PYTHON) is Python %d.%d and the book needs 3.11 or later. ' \
+		'Name another: make book PYTHON=python3.12' % sys.version_info[:2])"
+	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
+	$(INSTALL) -r requirements.txt
+	@touch $@
+
+$(VENV)/test.stamp: requirements-test.txt $(VENV)/book.stamp
+	$(INSTALL) -r requirements-test.txt
+	@touch $@
+
+$(VENV)/lab.stamp: requirements-lab.txt $(VENV)/book.stamp
+	$(INSTALL) -r requirements-lab.txt
+	@touch $@
