@@ -1,0 +1,116 @@
+"""What every check shares: the verdict, and the promise never to raise."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Concatenate, ParamSpec
+
+import torch
+from torch import Tensor
+
+P = ParamSpec("P")
+
+
+class NotYet(Exception):
+    """The answer is not right yet; the message says why."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of a check.
+
+    Attributes
+    ----------
+    exercise
+        The exercise's number, such as ``"2.1"``.
+    passed
+        Whether the answer is right.
+    message
+        What was found, in words.
+
+    Examples
+    --------
+    >>> Result("2.1", False, "it returns nothing yet")
+    Exercise 2.1: not yet. it returns nothing yet
+    """
+
+    exercise: str
+    passed: bool
+    message: str
+
+    def __repr__(self) -> str:
+        verdict = "passed" if self.passed else "not yet"
+        return f"Exercise {self.exercise}: {verdict}. {self.message}"
+
+
+def check(
+    exercise: str,
+) -> Callable[
+    [Callable[Concatenate[Callable[..., Any], P], str]],
+    Callable[Concatenate[Callable[..., Any], P], Result],
+]:
+    """Make a check of a function that raises `NotYet` or returns the praise."""
+
+    def decorate(
+        body: Callable[Concatenate[Callable[..., Any], P], str],
+    ) -> Callable[Concatenate[Callable[..., Any], P], Result]:
+        @functools.wraps(body)
+        def run(
+            answer: Callable[..., Any], /, *args: P.args, **kwargs: P.kwargs
+        ) -> Result:
+            if not callable(answer):
+                kind = type(answer).__name__
+                return Result(exercise, False, f"Pass the function itself, not {kind}.")
+            try:
+                with torch.random.fork_rng(devices=[]):
+                    torch.manual_seed(0)
+                    return Result(exercise, True, body(answer, *args, **kwargs))
+            except NotYet as found:
+                return Result(exercise, False, str(found))
+            except Exception as error:  # noqa: BLE001 - the reader's own code may raise anything
+                kind, name = type(error).__name__, _name(answer)
+                return Result(exercise, False, f"{name} raised {kind}: {error}")
+
+        return run
+
+    return decorate
+
+
+def demand_tensor(found: object, shape: tuple[int, ...], what: str) -> Tensor:
+    """The reader's tensor, once it is one of the right shape and finite."""
+    if found is None:
+        raise NotYet("The function returns nothing yet.")
+    if not isinstance(found, Tensor):
+        raise NotYet(f"Return {what} as a tensor, not {type(found).__name__}.")
+    if found.shape != shape:
+        raise NotYet(f"{what} has shape {tuple(found.shape)}, expected {shape}.")
+    if not bool(torch.isfinite(found).all()):
+        raise NotYet(f"{what} holds NaN or infinity.")
+    return found.detach()
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors agree in shape and up to rounding."""
+    return a.shape == b.shape and torch.allclose(
+        a.double(), b.double(), rtol=1e-4, atol=1e-5
+    )
+
+
+def explain(found: Tensor, wanted: Tensor, mistakes: Mapping[str, Tensor]) -> None:
+    """Raise with the mistake that gives exactly the reader's result, if one does."""
+    if same(found, wanted):
+        return
+    for cause, result in mistakes.items():
+        if same(found, result):
+            raise NotYet(cause)
+    gap = (found.double() - wanted.double()).abs().max().item()
+    raise NotYet(
+        f"The shape is right, the numbers are not: the largest gap is {gap:.2g}. "
+        "Try it on tokens A, B and C, where every number is a fraction."
+    )
+
+
+def _name(answer: Callable[..., Any]) -> str:
+    return f"Your function {getattr(answer, '__name__', type(answer).__name__)}"
