@@ -1,0 +1,18 @@
+"""What every test run shares, the notebooks' above all."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+# Kernels and workers inherit these. Bars would end up in outputs, and a backend set
+# outside would draw figures where no notebook shows them.
+os.environ["TQDM_DISABLE"] = "1"
+os.environ.pop("MPLBACKEND", None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # nbval reads this file from the current directory, which need not be this one.
+    if not config.option.nbval_sanitize_with:
+        sanitize = Path(__file__).parent / "tests" / "book" / "nbval_sanitize.cfg"
+        config.option.nbval_sanitize_with = str(sanitize)
