@@ -25,7 +25,7 @@ def predicted_std(answer: Callable[[int, float, float], float]) -> str:
     >>> predicted_std(lambda D, var_q, var_k: D * var_q * var_k)
     Exercise 3.1: not yet. This is the variance. The standard deviation is its root.
     """
-    for D, var_q, var_k in ((16, 1.0, 1.0), (64, 4.0, 1.0), (50, 0.5, 3.0)):
+    for D, var_q, var_k in ((16, 3.0, 1.0), (64, 4.0, 1.0), (50, 0.5, 3.0)):
         found = _number(answer(D, var_q, var_k))
         query = torch.randn(100_000, D) * var_q**0.5
         key = torch.randn(100_000, D) * var_k**0.5
