@@ -31,6 +31,11 @@ REPAIRS = [
             r'(<div class="cell[^"]* tag_solution.*?)>Show the code<(.*?)>Hide the code<',
             r"\1>Show the solution<\2>Hide the solution<",
         ),
+        # An exercise's own number stands in its title.
+        (
+            r'(<p class="admonition-title">Exercise) \((\d+\.\d+) ([^<]*)\)</p>',
+            r"\1 \2 · \3</p>",
+        ),
         # A comment that starts with a bracket is the shape of what the line makes.
         (r'<span class="c1"># (?=\()', '<span class="c1 shape"># '),
     ]

@@ -1,6 +1,8 @@
 """Glossary, bibliography, API and notation say what is so, and leave nothing out."""
 
+import importlib
 import inspect
+import pkgutil
 import re
 from collections import Counter
 from fractions import Fraction
@@ -19,6 +21,7 @@ from torch import nn
 from torch.nn.attention.flex_attention import create_mask
 
 import attention_lib
+from attention_lib import checks
 
 BOOK = ROOT / "book"
 
@@ -164,11 +167,15 @@ def public_names():
             yield from (f"attention_lib.{name}.{inner}" for inner in thing.__all__)
         else:
             yield f"attention_lib.{name}"
+    yield "attention_lib.checks.Result"
+    for chapter in pkgutil.iter_modules(checks.__path__, "attention_lib.checks."):
+        module = importlib.import_module(chapter.name)
+        yield from (f"{chapter.name}.{name}" for name in getattr(module, "__all__", ()))
 
 
 def documented_names():
     return re.findall(
-        r"^\.\. auto(?:function|class|data):: (\S+)", read("api.md"), re.MULTILINE
+        r"^\.\. auto(?:function|class|data):: ([\w.]+)", read("api.md"), re.MULTILINE
     )
 
 
