@@ -51,7 +51,7 @@ def look_up(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> str:
             "by their weights instead.": values[scores.argmax()],
         },
     )
-    return "One query, five notes, the right mixture."
+    return "One query, five keys, the right mixture."
 
 
 @check("2.2")
@@ -194,7 +194,7 @@ def own_row_only(answer: Callable[[Attend], bool]) -> str:
             torch.manual_seed(seed)
             if answer(subject):
                 raise NotYet(f"It calls an attention sound {name}.")
-    return "Two sound makers cleared, three faults found, on three draws each."
+    return "Two sound attentions cleared, three faulty ones found, on three draws each."
 
 
 @check("2.5")

@@ -88,7 +88,9 @@ def steps(
     columns = min(columns, len(panels))
     rows = math.ceil(len(panels) / columns)
     width, sign = 2.0, 0.62  # inches
-    figure = plt.figure(figsize=(columns * (width + sign), rows * (width + 0.3)))
+    figure = plt.figure(figsize=(columns * (width + sign), rows * (width + 0.45)))
+    # A label below one panel must not read as the title of the next.
+    figure.set_layout_engine("constrained", h_pad=0.12)
     grid = figure.add_gridspec(rows, 2 * columns, width_ratios=[sign, width] * columns)
     for number, panel in enumerate(panels):
         row, column = divmod(number, columns)
@@ -129,9 +131,8 @@ def _panels(
             **same,
         )
     )
-    if value is None:
-        sign = "@ value"
-    else:
+    sign, limits = "@ value", None
+    if value is not None:
         sign = "="
         values = as_matrix("value", value)
         expected = (parts.weights.shape[1], parts.output.shape[1])
@@ -139,13 +140,29 @@ def _panels(
             raise ValueError(
                 f"value has shape {tuple(values.shape)}, expected {expected} for these steps"
             )
-        labels = ("key", "feature")
+        # One scale for both: the output is a mixture of the values.
+        limits = _limits(torch.cat([values, parts.output.to(values)]))
         panels.append(
-            _Panel("value", values, "@", rows=keys, labels=labels, cmap="Greens")
+            _Panel(
+                "value",
+                values,
+                "@",
+                rows=keys,
+                labels=("key", "feature"),
+                cmap="Greens",
+                limits=limits,
+            )
         )
-    labels = ("query", "feature")
     panels.append(
-        _Panel("output", parts.output, sign, rows=queries, labels=labels, cmap="Greens")
+        _Panel(
+            "output",
+            parts.output,
+            sign,
+            rows=queries,
+            labels=("query", "feature"),
+            cmap="Greens",
+            limits=limits,
+        )
     )
     return panels
 

@@ -29,11 +29,6 @@ class Origin(NamedTuple):
         """Whether Colab can open its notebooks."""
         return urlsplit(self.address).hostname == "github.com"
 
-    @property
-    def icon(self) -> str:
-        """The host's own mark, or a neutral one."""
-        return "fab fa-github" if self.on_github else "fas fa-code-branch"
-
     def colab(self, path: str) -> str:
         """Return the address that opens the notebook at ``path`` in Colab."""
         where = f"{urlsplit(self.address).path}/blob/{self.branch}/{path}"
@@ -137,7 +132,7 @@ def add_buttons(app, pagename, templatename, context, doctree):
             "type": "link",
             "url": origin.address,
             "tooltip": "Source repository",
-            "icon": origin.icon,
+            "icon": "fas fa-code-branch",
             "label": "repository",
         }
     ]
@@ -150,7 +145,6 @@ def add_buttons(app, pagename, templatename, context, doctree):
                 "url": origin.colab(str(path)),
                 "tooltip": "Open this notebook in Colab",
                 "text": "Colab",
-                "icon": "_static/images/logo_colab.png",
                 "label": "colab",
             },
         )

@@ -41,6 +41,11 @@ REPAIRS = [
     ]
 ]
 
+# The whole index and its tools, which only the page of results needs.
+SEARCH = re.compile(
+    r'\s*<script src="[^"]*(?:searchtools|language_data|searchindex)\.js"></script>'
+)
+
 
 def with_size(page: Path, match: re.Match) -> str:
     """Give a picture its size, so that text does not jump, and load it when near."""
@@ -63,6 +68,8 @@ def repair(app, exception):
         text = old = page.read_text("utf-8")
         for pattern, new in REPAIRS:
             text = pattern.sub(new, text)
+        if page.name != "search.html":
+            text = SEARCH.sub("", text)
         head, article, rest = text.partition("<article")
         rest = re.sub(
             r'<img\b[^>]*?\bsrc="([^"]+)"[^>]*>',
