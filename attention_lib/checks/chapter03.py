@@ -112,7 +112,7 @@ def scale_first(answer: Attend) -> str:
             "The output is not finite: some q·k is over 65504 before it is divided. "
             "Scale the queries first."
         )
-    return "The same attention, and no score outgrows float16."
+    return "The same attention, finite where raw scores pass 65504."
 
 
 @check("3.4")
