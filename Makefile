@@ -35,7 +35,9 @@ test-portable: $(VENV)/test.stamp ## compare the chapters as another processor w
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 		ATEN_CPU_CAPABILITY=default $(BIN)/python -m pytest book/*.ipynb $(ARGS)
 
-benchmark: $(VENV)/test.stamp ## measure the package beside its peers
+benchmark: $(VENV)/benchmark.stamp ## measure the package beside its peers (ARGS=--quick to try)
+	$(BIN)/python benchmarks/import_time.py $(ARGS)
+	$(BIN)/python benchmarks/decode.py $(ARGS)
 	$(BIN)/python benchmarks/peers.py $(ARGS)
 
 lint: $(VENV)/test.stamp ## format, lint, types and the form of notebooks
@@ -63,4 +65,8 @@ $(VENV)/test.stamp: requirements-test.txt $(VENV)/book.stamp
 
 $(VENV)/lab.stamp: requirements-lab.txt $(VENV)/book.stamp
 	$(INSTALL) -r requirements-lab.txt
+	@touch $@
+
+$(VENV)/benchmark.stamp: requirements-benchmark.txt $(VENV)/book.stamp
+	$(INSTALL) -r requirements-benchmark.txt
 	@touch $@

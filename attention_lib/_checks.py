@@ -160,13 +160,20 @@ def check_bias(attn_mask: Tensor, query: Tensor) -> None:
 
 def expands(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
     """Whether a tensor of ``shape`` expands to ``target``."""
-    if len(shape) > len(target):
+    new = len(target) - len(shape)  # axes that shape lacks, all before its own
+    if new < 0:
         return False
-    # Axes are matched from the last; those that shape lacks are new.
-    for size, to in zip(reversed(shape), reversed(target), strict=False):
+    for size, to in zip(shape, target[new:], strict=True):
         if size != 1 and size != to:  # not `in`: symbols of a dynamic graph compare
             return False
     return True
+
+
+def broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether tensors of the two shapes broadcast with each other."""
+    shared = min(len(one), len(other))
+    pairs = zip(one[len(one) - shared :], other[len(other) - shared :], strict=True)
+    return all(a == b or a == 1 or b == 1 for a, b in pairs)
 
 
 def check_scores(scale: float | None, softcap: float | None) -> None:

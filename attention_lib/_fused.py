@@ -46,6 +46,8 @@ def fused_attention(
         query, key, value = (x.contiguous() for x in (query, key, value))
     if width != query.shape[-1] and query.device.type == "cpu":
         query, key, value = _one_width(query, key, value)
+    # torch 2.6 divides by the number of key heads, which may be 0 if query has none.
+    enable_gqa = enable_gqa and key.shape[1] != query.shape[1]
     output = F.scaled_dot_product_attention(
         query,
         key,
@@ -76,7 +78,7 @@ def _four_axes(tensor: Tensor, leading: tuple[int, ...]) -> Tensor:
 
     ``leading`` are the query's axes before its last two.
     """
-    if tensor.ndim < 4 or len(leading) < 3:
+    if tensor.ndim < 4:
         return tensor[(None,) * (4 - tensor.ndim)]
     return tensor.expand(*leading[:-1], -1, -1, -1).flatten(0, -4)
 

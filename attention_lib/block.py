@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from attention_lib._checks import check_integer
 from attention_lib.cache import KeyValueCache
 from attention_lib.layers import MultiHeadAttention
-from attention_lib.layers._checks import check_dropout
+from attention_lib.layers._checks import check_dropout, check_hook
 
 __all__ = ["FeedForward", "TransformerBlock"]
 
@@ -130,8 +130,7 @@ class TransformerBlock(nn.Module):
     Raises
     ------
     ValueError
-        If both or none of ``num_heads`` and ``attention`` are given, or sizes do not
-        fit.
+        If both or none of ``num_heads`` and ``attention`` are given, or widths differ.
 
     Examples
     --------
@@ -182,6 +181,8 @@ class TransformerBlock(nn.Module):
             raise ValueError(
                 f"hidden_dim={hidden_dim} and feed_forward: give one of them"
             )
+        check_hook("attention", attention, "embed_dim", embed_dim, "block")
+        check_hook("cross_attention", cross_attention, "embed_dim", embed_dim, "block")
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         if attention is None:
             if num_heads is None:
@@ -239,20 +240,18 @@ class TransformerBlock(nn.Module):
         Returns
         -------
         Tensor or tuple of Tensor
-            The tokens, (B, L, E). With ``need_weights``, also the weights, (B, H, L,
-            L).
+            The tokens, (B, L, E). With ``need_weights``, also the weights,
+            (B, H, L, S) where S counts the tokens held by a cache as well.
 
         Raises
         ------
         ValueError
             If there is a context and no cross-attention, or the other way round.
         """
-        if (context is None) != (self.cross_attention is None):
-            raise ValueError(
-                "context needs a block with cross_attention"
-                if self.cross_attention is None
-                else "context is missing: the block has cross_attention"
-            )
+        if context is not None and self.cross_attention is None:
+            raise ValueError("context needs a block with cross_attention")
+        if context is None and self.cross_attention is not None:
+            raise ValueError("context is missing: the block has cross_attention")
         if context_mask is not None and context is None:
             raise ValueError("context_mask needs context")
         tokens = self._before(x, self.attention_norm)

@@ -153,37 +153,37 @@ class KeyValueCache:
         TypeError
             If a dtype differs.
         """
-        for name, tensor, held in (
-            ("key", key, self.keys),
-            ("value", value, self.values),
-        ):
-            batch, heads, _, width = held.shape
-            if tensor.ndim != 4 or (batch, heads, width) != (
-                *tensor.shape[:2],
-                tensor.shape[3],
-            ):
-                raise ValueError(
-                    f"{name} has shape {tuple(tensor.shape)}, "
-                    f"expected ({batch}, {heads}, L, {width}) as the cache"
-                )
-            if tensor.dtype != held.dtype:
-                raise TypeError(
-                    f"{name} has dtype {tensor.dtype}, "
-                    f"expected {held.dtype} as the cache"
-                )
-            if tensor.device != held.device:
-                raise ValueError(
-                    f"{name} is on {tensor.device}, expected {held.device} as the cache"
-                )
-        if value.shape[2] != key.shape[2]:
+        self._check("key", key, self.keys)
+        self._check("value", value, self.values)
+        start, new = self._length, key.shape[2]
+        if value.shape[2] != new:
             raise ValueError(
-                f"value has {value.shape[2]} tokens, expected {key.shape[2]} as key"
+                f"value has {value.shape[2]} tokens, expected {new} as key"
             )
-        self.check_room(key.shape[2], "key")
-        start, self._length = self._length, self._length + key.shape[2]
-        self.keys[:, :, start : self._length] = key.detach()
-        self.values[:, :, start : self._length] = value.detach()
-        return self.keys[:, :, : self._length], self.values[:, :, : self._length]
+        self.check_room(new, "key")
+        if key.requires_grad or value.requires_grad:
+            key, value = key.detach(), value.detach()
+        self._length = end = start + new
+        self.keys.narrow(2, start, new).copy_(key)
+        self.values.narrow(2, start, new).copy_(value)
+        return self.keys.narrow(2, 0, end), self.values.narrow(2, 0, end)
+
+    @staticmethod
+    def _check(name: str, tensor: Tensor, held: Tensor) -> None:
+        batch, heads, _, width = held.shape
+        if tensor.ndim != 4 or tensor.shape != (batch, heads, tensor.shape[2], width):
+            raise ValueError(
+                f"{name} has shape {tuple(tensor.shape)}, "
+                f"expected ({batch}, {heads}, L, {width}) as the cache"
+            )
+        if tensor.dtype != held.dtype:
+            raise TypeError(
+                f"{name} has dtype {tensor.dtype}, expected {held.dtype} as the cache"
+            )
+        if tensor.device != held.device:
+            raise ValueError(
+                f"{name} is on {tensor.device}, expected {held.device} as the cache"
+            )
 
     def check_room(self, tokens: int, name: str = "query") -> None:
         """Refuse more tokens than there is room for.

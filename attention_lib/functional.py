@@ -119,6 +119,10 @@ def attention_steps(
         If an argument is not a tensor, dtypes differ, or the mask is neither bool nor
         float.
 
+    Notes
+    -----
+    A key or value that no query may see must still be finite: 0 times infinity is NaN.
+
     Examples
     --------
     Three tokens, of which the third is the sum of the first two:
@@ -142,7 +146,7 @@ def attention_steps(
     )
     if scale is None:
         scale = 1 / math.sqrt(query.shape[-1])
-    if enable_gqa and key.shape[-3]:
+    if enable_gqa and key.shape[-3] != query.shape[-3]:
         group = query.shape[-3] // key.shape[-3]
         key = key.repeat_interleave(group, dim=-3)  # (..., H, S, D)
         value = value.repeat_interleave(group, dim=-3)  # (..., H, S, Dv)

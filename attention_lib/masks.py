@@ -272,8 +272,7 @@ def combine(*masks: Tensor | None) -> Tensor | None:
             joined = mask
             continue
         _checks.check_equal("device", mask.device, name, joined.device, "those before")
-        pairs = zip(reversed(mask.shape), reversed(joined.shape), strict=False)
-        if not all(a == b or a == 1 or b == 1 for a, b in pairs):
+        if not _checks.broadcast(mask.shape, joined.shape):
             raise ValueError(
                 f"{name} has shape {tuple(mask.shape)}, "
                 f"expected one that broadcasts with {tuple(joined.shape)}"
@@ -298,7 +297,7 @@ def _positions(
         if S is None:
             S = L + offset
     _checks.check_integer("S", S, least=0)
-    query = torch.arange(L, device=device)[:, None] + offset
+    query = torch.arange(L, device=device).unsqueeze(-1) + offset
     return query, torch.arange(S, device=device)
 
 

@@ -15,9 +15,19 @@ from torch import Tensor
 __all__ = ["DATE_CHARACTERS", "Corpus", "Vocabulary", "dates", "python_topics"]
 
 _MONTHS = (
-    "January February March April May June "
-    "July August September October November December"
-).split()
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+)
 # Each format can be told from the others, so that every date has one answer.
 _FORMATS = (
     "{day} {month} {year}",

@@ -34,7 +34,7 @@ def unsettle(module):
     return module
 
 
-# FeedForward ---------------------------------------------------------------------------
+# FeedForward --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -71,7 +71,7 @@ def test_feed_forward_drops_hidden_components_in_training_only():
     close(layer(x), layer.down_proj.bias.expand(B, L, E), 1e-6)
 
 
-# TransformerBlock ----------------------------------------------------------------------
+# TransformerBlock ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("norm_first", [False, True], ids=["post", "pre"])

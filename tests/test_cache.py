@@ -86,9 +86,13 @@ def test_refuses_other_shapes_dtypes_and_devices():
     assert cache.length == 0
 
 
-def test_holds_no_graph():
+@pytest.mark.parametrize("learning", [(True, True), (True, False), (False, True)])
+def test_holds_no_graph(learning):
     cache = KeyValueCache(B, HKV, ROOM, D)
-    keys, values = cache.update(*tokens(2, requires_grad=True))
+    key, value = (
+        x.requires_grad_(learns) for x, learns in zip(tokens(2), learning, strict=True)
+    )
+    keys, values = cache.update(key, value)
     assert not keys.requires_grad and not values.requires_grad
     assert not cache.keys.requires_grad and not cache.values.requires_grad
 

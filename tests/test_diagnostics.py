@@ -65,6 +65,7 @@ def test_saturation_is_the_share_of_rows_above_the_threshold():
         result = diagnostics.saturation(weights, threshold)
         torch.testing.assert_close(result, torch.tensor(expected).double())
     assert 0 < diagnostics.saturation(weights, 0.6).mean() < 1
+    assert diagnostics.saturation(torch.full((1, 2), 0.5), 0.5) == 0  # not above it
 
 
 def test_effective_rank_of_known_matrices():
@@ -263,32 +264,40 @@ def test_the_innermost_first_module_is_named():
         r"module inner.0 \(Linear\) returns 0 NaN and 2 infinities of 8 numbers; "
         "inputs finite, parameters not finite: weight"
     )
-    with pytest.raises(FloatingPointError, match=match):
-        with diagnostics.find_nonfinite(net):
-            net(torch.ones(2, 3))
+    with (
+        pytest.raises(FloatingPointError, match=match),
+        diagnostics.find_nonfinite(net),
+    ):
+        net(torch.ones(2, 3))
 
 
 def test_a_module_without_parameters_and_keywords_and_dicts():
     net = Net()
     match = r"module divide \(Divide\) .* inputs finite, parameters finite"
-    with pytest.raises(FloatingPointError, match=match):
-        with diagnostics.find_nonfinite(net):
-            net(torch.ones(2, 3), by=0.0)
+    with (
+        pytest.raises(FloatingPointError, match=match),
+        diagnostics.find_nonfinite(net),
+    ):
+        net(torch.ones(2, 3), by=0.0)
     match = (
         r"module divide \(Divide\) returns 8 NaN .* inputs not finite, parameters fin"
     )
-    with pytest.raises(FloatingPointError, match=match):
-        with diagnostics.find_nonfinite(net):
-            net(torch.ones(2, 3), by=torch.tensor(torch.nan))
+    with (
+        pytest.raises(FloatingPointError, match=match),
+        diagnostics.find_nonfinite(net),
+    ):
+        net(torch.ones(2, 3), by=torch.tensor(torch.nan))
 
 
 def test_the_model_itself_can_be_the_one_and_others_are_not_watched():
     model = nn.ReLU()
     match = r"module itself \(ReLU\) .* 1 infinities of 2 .* inputs not finite"
-    with pytest.raises(FloatingPointError, match=match):
-        with diagnostics.find_nonfinite(model):
-            nn.ReLU()(torch.tensor([torch.nan]))
-            model(torch.tensor([torch.inf, 1.0]))
+    with (
+        pytest.raises(FloatingPointError, match=match),
+        diagnostics.find_nonfinite(model),
+    ):
+        nn.ReLU()(torch.tensor([torch.nan]))
+        model(torch.tensor([torch.inf, 1.0]))
 
 
 def test_the_watch_ends_with_the_block_even_after_an_error():

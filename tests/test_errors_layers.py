@@ -6,12 +6,14 @@ Each is refused before any arithmetic, in words that name the argument.
 import re
 
 import pytest
+import wrong_decoding
 import wrong_layers
 import wrong_positions
 from samples import Kernels
 from wrong_row import Row
 
-ROWS = [row for table in (wrong_positions, wrong_layers) for row in table.ROWS]
+TABLES = (wrong_positions, wrong_layers, wrong_decoding)
+ROWS = [row for table in TABLES for row in table.ROWS]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)

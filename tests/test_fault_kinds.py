@@ -64,13 +64,13 @@ def sees(keep):
     return keep[:, None, :].expand(-1, keep.shape[1], -1)
 
 
-# Masks ---------------------------------------------------------------------------------
+# Masks --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fault", ["meaning inverted", "fill too small", "plus inf"])
 @pytest.mark.parametrize("need_weights", [False, True])
 def test_hidden_keys_change_nothing(layer, x, fault, need_weights):
-    """One check sees all three: padding equals truncation, whatever the padding holds."""
+    """All three: padding equals truncation, whatever the padding holds."""
     keep = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
     junk = {"meaning inverted": 1.0, "fill too small": 1e3, "plus inf": 1e6}[fault]
     padded = torch.where(keep[..., None], x, junk)
@@ -132,7 +132,7 @@ def test_inplace_breaks_backward(layer, x):
     layer(x, is_causal=True, need_weights=True)[0].sum().backward()
 
 
-# Causality -----------------------------------------------------------------------------
+# Causality ----------------------------------------------------------------------------
 
 
 def test_causal_lost_with_mask(layer, x):
@@ -169,13 +169,13 @@ def test_window_off_by_one(layer):
     assert seen.tolist() == [1, 2, 3, 3, 3, 3, 3, 3]
 
 
-# Softmax, scale, dropout ---------------------------------------------------------------
+# Softmax, scale, dropout --------------------------------------------------------------
 
 
 def test_softmax_over_queries_or_heads_or_another_scale(layer, x):
-    q, k = (
-        torch.stack(p(x).split(E // H, dim=-1), dim=1)
-        for p in (layer.q_proj, layer.k_proj)
+    q, k, _ = (
+        torch.stack(part.split(E // H, dim=-1), dim=1)
+        for part in layer.qkv_proj(x).split(E, dim=-1)
     )
     weights = F.softmax(q @ k.mT / math.sqrt(E // H), dim=-1)
     close(layer(x, need_weights=True)[1], weights)
@@ -186,7 +186,7 @@ def test_dropout_at_eval(x):
     assert torch.equal(layer(x), layer(x))
 
 
-# Heads ---------------------------------------------------------------------------------
+# Heads --------------------------------------------------------------------------------
 
 
 def test_heads_split_by_view_or_in_place_of_tokens_or_batch_attended(layer, x):
@@ -211,7 +211,7 @@ def test_heads_share_projection(layer, x):
 
 def test_heads_in_python_list(layer):
     assert sum(p.numel() for p in layer.parameters()) == 4 * (E * E + E)
-    assert len(layer.state_dict()) == 8
+    assert len(layer.state_dict()) == 4
 
 
 def test_context_as_query(layer, x):
@@ -226,12 +226,13 @@ def test_needs_contiguous(layer, x):
 def test_weights_are_averaged(layer, x):
     """The weights rebuild the output."""
     out, weights = layer(x, need_weights=True)
-    values = torch.stack(layer.v_proj(x).split(E // H, dim=-1), dim=1)
+    projected = layer.qkv_proj(x)[..., -E:]
+    values = torch.stack(projected.split(E // H, dim=-1), dim=1)
     merged = torch.cat((weights @ values).unbind(1), dim=-1)
     close(layer.out_proj(merged), out)
 
 
-# Positions -----------------------------------------------------------------------------
+# Positions ----------------------------------------------------------------------------
 
 
 def test_odd_width_positions():
@@ -296,7 +297,7 @@ def test_bucket_direction_flipped():
     assert len(set(past)) == 4
 
 
-# Decoding ------------------------------------------------------------------------------
+# Decoding -----------------------------------------------------------------------------
 
 
 def test_decode_position_restarts(x):

@@ -89,8 +89,10 @@ def test_the_names_are_theirs(names):
 
 @pytest.mark.parametrize("names", SCHEMES)
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_layer_goes_out_and_comes_back(names, bias):
-    ours, twin = layer(bias=bias), layer(bias=bias)
+@pytest.mark.parametrize("apart", [False, True], ids=["", "apart"])
+def test_a_layer_goes_out_and_comes_back(names, bias, apart):
+    options = {"bias": bias} | ({"kdim": E} if apart else {})
+    ours, twin = layer(**options), layer(**options)
     dumped = dump_weights(ours, names=names, prefix="h.3.")
     assert all(key.startswith("h.3.") for key in dumped)
     load_weights(twin, dumped | {"h.30.x": torch.ones(1)}, names=names, prefix="h.3.")
@@ -120,8 +122,8 @@ def test_other_dtypes_are_converted():
     half = {k: t.half() for k, t in dump_weights(ours, names="bert").items()}
     twin = layer()
     load_weights(twin, half, names="bert")
-    assert twin.q_proj.weight.dtype == torch.float32
-    assert torch.equal(twin.q_proj.weight, ours.q_proj.weight.half().float())
+    assert twin.qkv_proj.weight.dtype == torch.float32
+    assert torch.equal(twin.qkv_proj.weight, ours.qkv_proj.weight.half().float())
 
 
 def test_parameters_stay_parameters():
@@ -196,7 +198,7 @@ def test_an_unknown_scheme_is_refused():
         dump_weights(layer(), names="gpt3")
 
 
-# nn.MultiheadAttention -----------------------------------------------------------------
+# nn.MultiheadAttention ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("training", [False, True])

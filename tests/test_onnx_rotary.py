@@ -18,7 +18,7 @@ node = pytest.importorskip("onnx.backend.test.case.node")
 def _cases() -> dict[str, object]:
     state = np.random.get_state()
     np.random.seed(0)
-    import onnx.backend.test.case.node.rotaryembedding  # noqa: F401  registers its cases
+    import onnx.backend.test.case.node.rotaryembedding  # noqa: F401  registers
 
     np.random.set_state(state)
     return {

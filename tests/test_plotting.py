@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import itertools
 import subprocess
 import sys
 
@@ -188,7 +189,7 @@ def test_long_tokens_are_turned_so_that_they_do_not_overlap():
     ax = plotting.heatmap(torch.zeros(6, 6), tokens, tokens)
     ax.figure.draw_without_rendering()
     boxes = [label.get_window_extent() for label in ax.get_xticklabels()]
-    assert all(a.x1 <= b.x0 for a, b in zip(boxes, boxes[1:], strict=False))
+    assert all(a.x1 <= b.x0 for a, b in itertools.pairwise(boxes))
 
 
 def test_draws_on_the_axes_given_and_shows_nothing(monkeypatch):
@@ -450,6 +451,7 @@ def test_the_same_code_draws_the_same_bytes_in_another_process(pytestconfig):
         capture_output=True,
         text=True,
         cwd=pytestconfig.rootpath,
+        check=False,
     )
     assert run.stdout.strip() == hashlib.sha256(here.encode()).hexdigest(), run.stderr
 

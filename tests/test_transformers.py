@@ -1,8 +1,8 @@
 """The attention of thirteen models of ``transformers``, rebuilt from our parts.
 
 A whole model runs, with padding and with its own cache, and the attention of each layer
-is watched: ours is given the same tokens and must give the same output. Masks, positions
-and caches are the models' own on one side and ours on the other.
+is watched: ours is given the same tokens and must give the same output. Masks,
+positions and caches are the models' own on one side and ours on the other.
 """
 
 import inspect

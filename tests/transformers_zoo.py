@@ -1,7 +1,7 @@
-"""Tiny models of ``transformers`` with random weights, and their attention from our parts.
+"""Tiny models of ``transformers``, and their attention rebuilt from our parts.
 
 An entry of the zoo says where a model keeps an attention and makes ours with the same
-weights. Nothing is downloaded: the configurations are written here.
+weights, which are random. Nothing is downloaded: the configurations are written here.
 """
 
 from collections.abc import Callable, Iterator
@@ -84,13 +84,13 @@ def build(kind: type, **sizes: object) -> Callable[[], nn.Module]:
     return make
 
 
-# Ours, from their module and its model -------------------------------------------------
+# Ours, from their module and its model ------------------------------------------------
 
 
 def fill(
     layer: MultiHeadAttention, state: dict[str, Tensor], names: str = "llama"
 ) -> MultiHeadAttention:
-    """Their weights in our layer. Other names of the four projections become Llama's."""
+    """Their weights in our layer; other names of the projections become Llama's."""
     if names == "llama":
         projections = dict(
             zip("qkvo", ("q_proj", "k_proj", "v_proj", "o_proj"), strict=True)
@@ -184,7 +184,7 @@ def t5(theirs, model, *, stack=None):
     return ours
 
 
-# The zoo -------------------------------------------------------------------------------
+# The zoo ------------------------------------------------------------------------------
 
 SIZES = {
     "vocab_size": WORDS,

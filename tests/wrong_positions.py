@@ -108,6 +108,12 @@ ROWS = [
         "positions is on meta, expected cpu",
     ),
     Row(
+        "LearnedEncoding: no width",
+        call(LearnedEncoding, 0, 16),
+        ValueError,
+        "embed_dim=0 must be at least 1",
+    ),
+    Row(
         "LearnedEncoding: no rows",
         call(LearnedEncoding, 8, 0),
         ValueError,
@@ -154,6 +160,24 @@ ROWS = [
         call(token_positions, zeros(2, 1, 1, 5, dtype=torch.bool)),
         ValueError,
         "keep has shape (2, 1, 1, 5), expected (B, S)",
+    ),
+    Row(
+        "RotaryEmbedding: no width",
+        call(RotaryEmbedding, 0),
+        ValueError,
+        "head_dim=0 must be at least 1",
+    ),
+    Row(
+        "RotaryEmbedding: nothing to turn",
+        call(RotaryEmbedding, 8, rotary_dim=0),
+        ValueError,
+        "rotary_dim=0 must be at least 1",
+    ),
+    Row(
+        "RotaryEmbedding: half a pair",
+        call(RotaryEmbedding, 1),
+        ValueError,
+        "rotary_dim=1 must be even",
     ),
     Row(
         "RotaryEmbedding: an odd width",
@@ -238,6 +262,18 @@ ROWS = [
         of(partial(AlibiBias, 4), 5, offset=-2),
         ValueError,
         "offset=-2 must be at least 0",
+    ),
+    Row(
+        "RelativePositionBias: no heads",
+        call(RelativePositionBias, 0),
+        ValueError,
+        "num_heads=0 must be at least 1",
+    ),
+    Row(
+        "RelativePositionBias: one bucket",
+        call(RelativePositionBias, 4, num_buckets=1, bidirectional=False),
+        ValueError,
+        "num_buckets=1 must be at least 2",
     ),
     Row(
         "RelativePositionBias: odd buckets in two directions",

@@ -24,18 +24,6 @@ def check_dropout(dropout: float) -> None:
         raise ValueError(f"dropout={dropout} must be at least 0 and below 1")
 
 
-def check_scores(scale: float | None, softcap: float | None) -> None:
-    """Factor and bound of the scores."""
-    if scale is not None:
-        check_number("scale", scale)
-        if not -math.inf < scale < math.inf:
-            raise ValueError(f"scale={scale} must be finite")
-    if softcap is not None:
-        check_number("softcap", softcap)
-        if not 0 < softcap < math.inf:
-            raise ValueError(f"softcap={softcap} must be above 0 and finite, or None")
-
-
 def check_input(
     name: str, x: Tensor, width: int, like: nn.Module, length: str = "L"
 ) -> None:
@@ -132,12 +120,24 @@ def check_cache(layer: MultiHeadAttention, query: Tensor, cache: KeyValueCache) 
     cache.check_room(query.shape[1])
 
 
-def check_hook(name: str, hook: object, attribute: str, expected: int) -> None:
-    """A hook that says for how many heads or for what width it is made."""
+def check_hook(
+    name: str, hook: object, attribute: str, expected: int, owner: str = "layer"
+) -> None:
+    """A part made elsewhere that says for how many heads or what width it is made."""
     found = getattr(hook, attribute, expected)
     if found != expected:
         raise ValueError(
-            f"{name} has {attribute}={found}, expected {expected} as the layer"
+            f"{name} has {attribute}={found}, expected {expected} as the {owner}"
+        )
+
+
+def check_score_bias(bias: Tensor, query: Tensor, heads: int, S: int) -> None:
+    """What a hook returns: a float that broadcasts to the scores (B, H, L, S)."""
+    scores = (query.shape[0], heads, query.shape[1], S)
+    if not expands(bias.shape, scores) or not bias.is_floating_point():
+        raise ValueError(
+            f"score_bias gave shape {tuple(bias.shape)} and dtype {bias.dtype}, "
+            f"expected a float that broadcasts to {scores}"
         )
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attention_lib._checks import check_integer
+from attention_lib._checks import check_integer, check_scores
+from attention_lib._fused import fused_attention
 from attention_lib.cache import KeyValueCache
-from attention_lib.functional import attention_steps, scaled_dot_product_attention
+from attention_lib.functional import attention_steps
 from attention_lib.layers import _checks as checks
 
 __all__ = ["MultiHeadAttention"]
@@ -33,9 +33,7 @@ class MultiHeadAttention(nn.Module):
         D, the width of a head. E / H by default; H·D need not be E.
     kdim, vdim
         Widths of the tokens from which keys and values are made. ``kdim`` is E and
-        ``vdim`` is ``kdim`` by default. Given, queries, keys and values have projections
-        of their own, ``q_proj``, ``k_proj`` and ``v_proj``; otherwise ``qkv_proj`` makes
-        all three.
+        ``vdim`` is ``kdim`` by default.
     dropout
         Probability with which a weight is dropped, in training only.
     bias
@@ -64,6 +62,12 @@ class MultiHeadAttention(nn.Module):
     ------
     ValueError
         If the heads do not divide, a size is below 1, or ``dropout`` is not in [0, 1).
+
+    Notes
+    -----
+    One matrix, ``qkv_proj``, makes queries, keys and values. Where ``kdim``, ``vdim``
+    or ``key_bias`` is given there are three: ``q_proj``, ``k_proj`` and ``v_proj``.
+    :meth:`parts` gives the weights of each, :meth:`project` the heads, in both cases.
 
     Examples
     --------
@@ -134,7 +138,7 @@ class MultiHeadAttention(nn.Module):
         check_integer("kdim", kdim, least=1)
         check_integer("vdim", vdim, least=1)
         checks.check_dropout(dropout)
-        checks.check_scores(scale, softcap)
+        check_scores(scale, softcap)
         checks.check_hook("rotary", rotary, "head_dim", head_dim)
         checks.check_hook("score_bias", score_bias, "num_heads", num_heads)
 
@@ -150,9 +154,8 @@ class MultiHeadAttention(nn.Module):
 
         width, kv_width = num_heads * head_dim, num_kv_heads * head_dim
         self.widths = (width, kv_width, kv_width)
-        self.qkv_proj = self.q_proj = self.k_proj = self.v_proj = None
-        if one_input:
-            # One product in place of three.
+        self.qkv_proj = None
+        if one_input:  # one product in place of three
             self.qkv_proj = nn.Linear(embed_dim, sum(self.widths), bias, device, dtype)
         else:
             key_bias = bias if key_bias is None else key_bias
@@ -222,15 +225,14 @@ class MultiHeadAttention(nn.Module):
         """
         key = query if key is None else key
         value = key if value is None else value
-        qkv_proj = self.qkv_proj
-        if qkv_proj is None:
-            projected = (self.q_proj(query), self.k_proj(key), self.v_proj(value))
+        stacked = self.qkv_proj
+        if stacked is None:
+            q, k, v = self.q_proj(query), self.k_proj(key), self.v_proj(value)
         elif key is query and value is query:
-            projected = qkv_proj(query).split(self.widths, dim=-1)
+            q, k, v = stacked(query).split(self.widths, dim=-1)
         else:
             inputs = zip((query, key, value), self.parts(), strict=True)
-            projected = tuple(F.linear(x, *part) for x, part in inputs)
-        q, k, v = projected
+            q, k, v = (F.linear(x, *part) for x, part in inputs)
         B, L, S, D = *query.shape[:2], key.shape[1], self.head_dim
         return (
             q.view(B, L, self.num_heads, D).transpose(1, 2),
@@ -303,6 +305,7 @@ class MultiHeadAttention(nn.Module):
             attn_mask = checks.mask_for_heads(attn_mask, query, self.num_heads, S)
         if self.score_bias is not None:
             bias = self.score_bias(L, S, offset=offset)  # (H, L, S)
+            checks.check_score_bias(bias, query, self.num_heads, S)
             attn_mask = checks.join(attn_mask, bias)
         if is_causal:
             keep, is_causal = checks.causal_from(offset, L, S, query.device)
@@ -321,19 +324,34 @@ class MultiHeadAttention(nn.Module):
             k, v = cache.update(k, v)
 
         dropout = self.dropout if self.training else 0.0
-        arguments = (q, k, v, attn_mask, dropout, is_causal)
-        options: dict[str, Any] = {
-            "scale": self.scale,
-            "softcap": self.softcap,
-            "enable_gqa": self.num_kv_heads != self.num_heads,
-        }
-        if need_weights:
-            steps = attention_steps(*arguments, **options)
-            return self.out_proj(self._merge(steps.output)), steps.weights
-        heads = scaled_dot_product_attention(*arguments, **options)  # (B, H, L, D)
-        return self.out_proj(self._merge(heads))  # (B, L, E)
+        shared = self.num_kv_heads != self.num_heads
+        if need_weights or self.softcap is not None:
+            steps = attention_steps(
+                q,
+                k,
+                v,
+                attn_mask,
+                dropout,
+                is_causal,
+                scale=self.scale,
+                enable_gqa=shared,
+                softcap=self.softcap,
+            )
+            output = self.out_proj(_merge(steps.output))
+            return (output, steps.weights) if need_weights else output
+        # Checked above: a second check would show where tokens come one by one.
+        heads = fused_attention(
+            q, k, v, attn_mask, dropout, is_causal, self.scale, shared
+        )
+        return self.out_proj(_merge(heads))  # (B, L, E)
 
-    @staticmethod
-    def _merge(heads: Tensor) -> Tensor:
-        """(B, H, L, D) to (B, L, H·D), a view of what the fused kernels return."""
-        return heads.transpose(1, 2).flatten(2)
+    def extra_repr(self) -> str:
+        return (
+            f"{self.embed_dim}, num_heads={self.num_heads}, "
+            f"num_kv_heads={self.num_kv_heads}, head_dim={self.head_dim}"
+        )
+
+
+def _merge(heads: Tensor) -> Tensor:
+    """(B, H, L, D) to (B, L, H·D), a view of what the fused kernels return."""
+    return heads.transpose(1, 2).flatten(2)

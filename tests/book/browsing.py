@@ -26,12 +26,28 @@ PHONE = {
 }
 
 # A label must hold the text in view; axe looks at that only when asked. Without
-# "preload" it does not fetch the style sheets again.
+# "preload" it does not fetch the style sheets again. Colours are looked at apart.
 AXE = {
     "preload": False,
     "resultTypes": ["violations"],
-    "rules": {"label-content-name-mismatch": {"enabled": True}},
+    "rules": {
+        "color-contrast": {"enabled": False},
+        "label-content-name-mismatch": {"enabled": True},
+    },
 }
+AXE_COLOURS = {"preload": False, "runOnly": ["color-contrast"]}
+# Code has thousands of words in a dozen colours, and the entries of the API look alike:
+# one of each is enough, and quick.
+THIN_OUT = """() => {
+  document.querySelectorAll("dl.py ~ dl.py").forEach((entry) => entry.remove());
+  const seen = new Set();
+  for (const word of document.querySelectorAll("pre span[class]")) {
+    const place = word.closest(".cell_input, .cell_output, body")?.className;
+    const kind = `${word.className} in ${place}`;
+    if (seen.has(kind)) word.remove();
+    seen.add(kind);
+  }
+}"""
 UNDRAWN_MATH = r"""() => [
   ...[...document.querySelectorAll("article .math")]
     .filter((box) => !box.querySelector("mjx-container")),
@@ -39,10 +55,12 @@ UNDRAWN_MATH = r"""() => [
 ].map((box) => box.textContent.trim())"""
 TOO_WIDE = """() => {
   const width = document.documentElement.clientWidth;
-  if (document.documentElement.scrollWidth <= width) return [];
-  return [...document.querySelectorAll("body *")]
-    .filter((box) => box.getBoundingClientRect().right > width + 1)
-    .map((box) => box.tagName + "." + box.className);
+  const sticksOut = (box) => box.getBoundingClientRect().right > width + 1;
+  const wide = document.documentElement.scrollWidth > width
+    ? [...document.querySelectorAll("body *")].filter(sticksOut) : [];
+  const buttons = [...document.querySelectorAll(".article-header-buttons > *")]
+    .filter((box) => sticksOut(box) || box.getBoundingClientRect().height > 60);
+  return [...buttons, ...wide].map((box) => box.tagName + "." + box.className);
 }"""
 
 
@@ -96,6 +114,14 @@ class Visit:
         return self.page.evaluate(UNDRAWN_MATH)
 
 
+def found(axe, page, options: dict) -> list[tuple]:
+    """Return each rule that axe finds broken, with the places."""
+    return [
+        (rule["id"], [(node["target"], node["html"][:150]) for node in rule["nodes"]])
+        for rule in axe.run(page, options=options).response["violations"]
+    ]
+
+
 def inspect(browser, base: str, name: str, site: Path, axe, screen: dict) -> dict:
     """Open one page and return what is wrong with it, and its weight in bytes.
 
@@ -110,13 +136,13 @@ def inspect(browser, base: str, name: str, site: Path, axe, screen: dict) -> dic
         )
         page.wait_for_load_state("networkidle")
         page.wait_for_timeout(400)  # the theme looks again for what scrolls
-        violations = []
+        too_wide = page.evaluate(TOO_WIDE)[:5]
+        violations = found(axe, page, AXE)
+        page.evaluate(THIN_OUT)
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme)
             page.wait_for_selector(f"html[data-theme={scheme}]")
-            for rule in axe.run(page, options=AXE).response["violations"]:
-                nodes = [(node["target"], node["html"][:150]) for node in rule["nodes"]]
-                violations.append((scheme, rule["id"], nodes))
+            violations += [(scheme, *fault) for fault in found(axe, page, AXE_COLOURS)]
         paths = {unquote(r.url.partition("?")[0]) for r in visit.finished}
         local = [path.removeprefix(f"{base}/") for path in paths if base in path]
         return {
@@ -124,5 +150,5 @@ def inspect(browser, base: str, name: str, site: Path, axe, screen: dict) -> dic
             "undrawn math": undrawn,
             "bytes": sum((site / path).stat().st_size for path in local),
             "violations": violations,
-            "too wide": page.evaluate(TOO_WIDE)[:5],
+            "too wide": too_wide,
         }

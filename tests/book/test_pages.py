@@ -245,7 +245,7 @@ def test_without_javascript(browser, base: str, site: Path, stepper_page: str) -
         assert page.locator("article h1").is_visible()
         frames = page.locator(".stepper").first.locator("figure")
         assert all(frame.is_visible() for frame in frames.all())
-        answer = page.locator("article details").first
+        answer = page.locator("article details:visible").first
         answer.locator("summary").click()
         assert answer.get_attribute("open") is not None
         background = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -260,6 +260,9 @@ def test_paper_shows_everything(browser, site: Path) -> None:
         page.emulate_media(media="print")
         page.evaluate("dispatchEvent(new Event('beforeprint'))")
         assert page.locator("article details:not([open])").count() == 0
+        # What fades in would be printed while it is still transparent.
+        code = page.locator("article details .cell_input:visible").first
+        assert code.evaluate("box => getComputedStyle(box).animationName") == "none"
         assert page.locator("#pst-primary-sidebar").is_hidden()
         frames = page.locator(".stepper figure")
         assert all(frame.is_visible() for frame in frames.all())
