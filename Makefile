@@ -9,7 +9,7 @@ VENV = .venv
 BIN = $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check
 
-.PHONY: help book test lab notebooks serve test-portable benchmark lint clean
+.PHONY: help book test lab notebooks serve test-portable benchmark mutation lint clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -40,6 +40,10 @@ benchmark: $(VENV)/benchmark.stamp ## measure the package beside its peers (ARGS
 	$(BIN)/python benchmarks/decode.py $(ARGS)
 	$(BIN)/python benchmarks/peers.py $(ARGS)
 
+mutation: $(VENV)/mutation.stamp ## change the package in small ways: does a test fail? (resumes)
+	OMP_NUM_THREADS=1 nice $(BIN)/mutmut run --max-children 2 $(ARGS)
+	$(BIN)/mutmut results
+
 lint: $(VENV)/test.stamp ## format, lint, types and the form of notebooks
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -69,4 +73,8 @@ $(VENV)/lab.stamp: requirements-lab.txt $(VENV)/book.stamp
 
 $(VENV)/benchmark.stamp: requirements-benchmark.txt $(VENV)/book.stamp
 	$(INSTALL) -r requirements-benchmark.txt
+	@touch $@
+
+$(VENV)/mutation.stamp: requirements-mutation.txt $(VENV)/test.stamp
+	$(INSTALL) -r requirements-mutation.txt
 	@touch $@

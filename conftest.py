@@ -17,6 +17,6 @@ os.environ.setdefault("OMP_NUM_THREADS", str(threads))
 
 def pytest_configure(config: pytest.Config) -> None:
     # nbval reads this file from the current directory, which need not be this one.
-    if not config.option.nbval_sanitize_with:
+    if getattr(config.option, "nbval_sanitize_with", None) is None:
         sanitize = Path(__file__).parent / "tests" / "book" / "nbval_sanitize.cfg"
         config.option.nbval_sanitize_with = str(sanitize)

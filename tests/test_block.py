@@ -261,6 +261,11 @@ def test_copies_states_and_the_meta_device(device):
         assert parameter.device.type == "meta" and parameter.dtype == torch.bfloat16
 
 
+def test_a_width_of_one():
+    assert FeedForward(1)(torch.ones(B, L, 1)).shape == (B, L, 1)
+    assert TransformerBlock(1, 1)(torch.ones(B, L, 1)).shape == (B, L, 1)
+
+
 @pytest.mark.parametrize(("batch", "length"), [(0, L), (B, 0)])
 def test_nothing_in_nothing_out(batch, length):
     block = TransformerBlock(E, H)

@@ -1,5 +1,7 @@
 """SelfAttention and MultiHeadAttention against attention by its definition."""
 
+import math
+
 import pytest
 import reference
 import torch
@@ -163,6 +165,15 @@ def test_parts_and_heads_are_the_same_however_stored(options):
             close(heads, torch.stack(by_hand, dim=1))
 
 
+def test_parameters_start_as_glorot_has_them():
+    layer = MultiHeadAttention(E, H, num_kv_heads=HKV, head_dim=D)
+    last = layer.out_proj
+    for weight, bias in (*layer.parts(), (last.weight, last.bias)):
+        bound = math.sqrt(6 / sum(weight.shape))
+        assert 0.8 * bound < weight.abs().max() <= bound
+        assert not bias.any()
+
+
 def test_parts_are_views():
     layer = wide()
     with torch.no_grad():
@@ -242,6 +253,13 @@ def test_one_head(kind, is_causal, need_weights, bias):
         close(got[1], weights)
         got = got[0]
     close(got, output[:, 0])
+
+
+def test_one_head_sees_everything_by_default():
+    layer = SelfAttention(E)
+    x = torch.randn(B, L, E)
+    assert torch.equal(layer(x), layer(x, is_causal=False))
+    assert not torch.allclose(layer(x), layer(x, is_causal=True))
 
 
 def test_one_head_has_the_widths_of_its_tokens_by_default():

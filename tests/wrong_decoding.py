@@ -14,6 +14,8 @@ from attention_lib import (
     TransformerBlock,
 )
 
+token = x[:, :1]
+
 
 def cached(*args, held=5, cache=None, options=None, **kwargs):
     """Prepare a call with a cache of 8 tokens that holds some already."""
@@ -80,43 +82,49 @@ ROWS = [
     ),
     Row(
         "a cache of another batch",
-        cached(x[:, :1], cache={"batch_size": 3}),
+        cached(token, cache={"batch_size": 3}),
         ValueError,
         "cache has batch, heads and width (3, 6, 2), expected (2, 6, 2)",
     ),
     Row(
         "a cache of other heads",
-        cached(x[:, :1], options={"num_kv_heads": 3}),
+        cached(token, options={"num_kv_heads": 3}),
         ValueError,
         "cache has batch, heads and width (2, 6, 2), expected (2, 3, 2)",
     ),
     Row(
         "a cache of another width",
-        cached(x[:, :1], held=0, cache={"head_dim": 3}),
+        cached(token, held=0, cache={"head_dim": 3}),
         ValueError,
         "cache has batch, heads and width (2, 6, 3), expected (2, 6, 2)",
     ),
     Row(
         "a cache of another dtype",
-        cached(x[:, :1], held=0, cache={"dtype": torch.float64}),
+        cached(token, held=0, cache={"dtype": torch.float64}),
         TypeError,
         "cache has dtype torch.float64, expected torch.float32 as query",
     ),
     Row(
         "a cache elsewhere",
-        cached(x[:, :1], held=0, cache={"device": "meta"}),
+        cached(token, held=0, cache={"device": "meta"}),
         ValueError,
         "cache is on meta, expected cpu as query",
     ),
     Row(
         "a mask that did not grow with the cache",
-        cached(x[:, :1], attn_mask=zeros(1, 5, dtype=torch.bool)),
+        cached(token, attn_mask=zeros(1, 5, dtype=torch.bool)),
         ValueError,
         "attn_mask has shape (1, 5), expected one that broadcasts to (2, 6, 1, 6)",
     ),
     Row(
         "a cache in cross-attention",
-        cached(x[:, :1], context),
+        cached(token, context),
+        ValueError,
+        "cache is for self-attention: leave out key and value",
+    ),
+    Row(
+        "a cache with values of other tokens",
+        cached(token, token, context[:, :1]),
         ValueError,
         "cache is for self-attention: leave out key and value",
     ),
@@ -127,6 +135,12 @@ ROWS = [
         "max_len=0 must be at least 1",
     ),
     # Blocks
+    Row(
+        "a block without width",
+        call(TransformerBlock, 0, 1),
+        ValueError,
+        "embed_dim=0 must be at least 1",
+    ),
     Row(
         "a block without heads",
         call(TransformerBlock, E),
@@ -166,6 +180,24 @@ ROWS = [
         call(TransformerBlock, E, H, dropout=10),
         ValueError,
         "dropout=10 must be at least 0 and below 1",
+    ),
+    Row(
+        "a block of given parts with dropout in percent",
+        lambda: partial(
+            TransformerBlock,
+            E,
+            attention=MultiHeadAttention(E, H),
+            feed_forward=FeedForward(E),
+            dropout=10,
+        ),
+        ValueError,
+        "dropout=10 must be at least 0 and below 1",
+    ),
+    Row(
+        "a network of no tokens",
+        call(FeedForward, 0),
+        ValueError,
+        "embed_dim=0 must be at least 1",
     ),
     Row(
         "a network without width",
