@@ -10,9 +10,9 @@ import pytest
 os.environ["TQDM_DISABLE"] = "1"
 os.environ.pop("MPLBACKEND", None)
 # Workers share the cores: with all threads in each, small models wait for one another.
-workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-threads = max(1, (os.cpu_count() or 1) // workers)
-os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
+    threads = max(1, (os.cpu_count() or 1) // int(workers))
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -156,7 +156,8 @@ def test_parts_and_heads_are_the_same_however_stored(options):
         assert (bias is None) == (bias_by_hand is None)
         assert bias is None or torch.equal(bias.cpu(), bias_by_hand)
     x, context = torch.randn(B, L, E).double(), torch.randn(B, S, E).double()
-    for inputs in ((x,), (x, context), (x, context, 2 * context)):
+    own = (x,), (x, x, 2 * x), (x, 2 * x, x)
+    for inputs in (*own, (x, context), (x, context, 2 * context)):
         whole = [inputs[min(i, len(inputs) - 1)] for i in range(3)]
         for heads, tokens, (weight, bias) in zip(
             layer.project(*inputs), whole, layer.parts(), strict=True

@@ -78,6 +78,9 @@ def test_any_callable_is_a_hook():
     )
     x = torch.randn(B, L, E, dtype=torch.float64)
     close(flip(x), by_definition(flip, x)[0])
+    of_the_batch = torch.randn(B, H, L, L, dtype=torch.float64)
+    layer = wide(score_bias=lambda L, S, offset: of_the_batch)
+    close(layer(x), by_definition(layer, x, attn_mask=of_the_batch)[0])
 
 
 @pytest.mark.parametrize("shape", [(HKV, L, L), (H, L, L + 1), (1, 2, H, L, L)])

@@ -229,7 +229,7 @@ class MultiHeadAttention(nn.Module):
         if stacked is None:
             q, k, v = self.q_proj(query), self.k_proj(key), self.v_proj(value)
         elif key is query and value is query:
-            q, k, v = stacked(query).split(self.widths, dim=-1)
+            q, k, v = stacked(query).split_with_sizes(self.widths, dim=-1)
         else:
             inputs = zip((query, key, value), self.parts(), strict=True)
             q, k, v = (F.linear(x, *part) for x, part in inputs)
