@@ -51,6 +51,12 @@ ROWS = [
         "bias has dtype torch.float64, expected torch.float32 as query",
     ),
     Row(
+        "additive: a value with one axis",
+        additive(value=zeros(9)),
+        ValueError,
+        "value has shape (9,), expected (..., L, D)",
+    ),
+    Row(
         "additive: fewer values than keys",
         additive(value=zeros(2, 5, 9)),
         ValueError,

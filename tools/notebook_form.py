@@ -20,6 +20,7 @@ CELL_METADATA = {"tags", "mystnb"}
 FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}}
 
 CELL_ID = re.compile(r"cell-([1-9]\d*)")
+CLIP_ID = re.compile(r'<clipPath id="(p[0-9a-f]{10})"')
 
 INSTALL_TAGS = ["hide-cell", "install"]
 INSTALL = """\
@@ -112,7 +113,16 @@ def _outputs(cell: NotebookNode) -> list[NotebookNode]:
             # Sizes of images belong to a media type; the rest is an editor's.
             sizes = {key: val for key, val in output.metadata.items() if "/" in key}
             output.metadata = from_dict(sizes)
+            if svg := output.data.get("image/svg+xml"):
+                output.data["image/svg+xml"] = _number_clips(svg)
         if output.output_type == "execute_result":
             output.execution_count = cell.execution_count
         outputs.append(output)
     return outputs
+
+
+def _number_clips(svg: str) -> str:
+    """Count a drawing's clip paths: their ids are hashes of unrounded sizes."""
+    for number, name in enumerate(CLIP_ID.findall(svg), 1):
+        svg = svg.replace(name, f"clip{number}")
+    return svg

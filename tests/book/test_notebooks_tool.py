@@ -13,7 +13,7 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_notebook
-from notebook_form import INSTALL, code_cells
+from notebook_form import INSTALL, _number_clips, code_cells
 from notebooks import ROOT, main
 from sample_notebook import REPOSITORY, chapter, code, display, stream
 
@@ -310,3 +310,15 @@ def test_comparison_is_strict(tmp_path: Path, foreign_kernel) -> None:
     names = list(stored)
     assert {names[int(number)] for number in passed} == {"same", "bar", "drawing"}
     assert f"{len(stored) - 3} failed, 3 passed" in done.stdout, done.stdout
+
+
+def test_clip_paths_are_counted_so_that_hashes_of_sizes_do_not_matter():
+    def drawing(first, second):
+        return (
+            f'<g clip-path="url(#{second})"/><clipPath id="{first}"><rect/></clipPath>'
+            f'<clipPath id="{second}"><rect/></clipPath>'
+        )
+
+    once = _number_clips(drawing("p0123456789", "pabcdef0123"))
+    assert once == _number_clips(drawing("p9876543210", "p00000fffff"))
+    assert once == drawing("clip1", "clip2") == _number_clips(once)
