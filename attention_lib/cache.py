@@ -155,11 +155,11 @@ class KeyValueCache:
         """
         self._check("key", key, self.keys)
         self._check("value", value, self.values)
-        start, new = self._length, key.shape[2]
-        if value.shape[2] != new:
+        if value.shape != key.shape:
             raise ValueError(
-                f"value has {value.shape[2]} tokens, expected {new} as key"
+                f"value has {value.shape[2]} tokens, expected {key.shape[2]} as key"
             )
+        start, new = self._length, key.shape[2]
         self.check_room(new, "key")
         if key.requires_grad or value.requires_grad:
             key, value = key.detach(), value.detach()

@@ -158,11 +158,13 @@ def from_torch(theirs: nn.MultiheadAttention) -> MultiHeadAttention:
             "there is no such layer here"
         )
     weight = theirs.out_proj.weight
+    E = theirs.embed_dim
+    one_input = theirs.kdim == theirs.vdim == E  # then one product makes all three
     ours = MultiHeadAttention(
-        theirs.embed_dim,
+        E,
         theirs.num_heads,
-        kdim=theirs.kdim,
-        vdim=theirs.vdim,
+        kdim=None if one_input else theirs.kdim,
+        vdim=None if one_input else theirs.vdim,
         dropout=theirs.dropout,
         bias=theirs.in_proj_bias is not None,
         device=weight.device,

@@ -219,6 +219,7 @@ def test_from_torch_and_back(widths, bias, batch_first, training):
         nn.init.normal_(parameter)
     ours = from_torch(theirs)
     assert (ours.dropout, ours.training) == (0.25, training)
+    assert (ours.qkv_proj is None) == bool(widths)  # one product where one will do
     back = to_torch(ours)
     assert (back.dropout, back.training, back.batch_first) == (0.25, training, True)
     assert (back.kdim, back.vdim) == (theirs.kdim, theirs.vdim)

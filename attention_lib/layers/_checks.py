@@ -112,8 +112,9 @@ def check_cache(layer: MultiHeadAttention, query: Tensor, cache: KeyValueCache) 
         raise ValueError(
             f"cache is on {cache.keys.device}, expected {query.device} as query"
         )
-    autocast = torch.is_autocast_enabled(query.device.type)
-    if cache.keys.dtype != query.dtype and not autocast:
+    if cache.keys.dtype != query.dtype and not torch.is_autocast_enabled(
+        query.device.type
+    ):
         raise TypeError(
             f"cache has dtype {cache.keys.dtype}, expected {query.dtype} as query"
         )
