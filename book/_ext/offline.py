@@ -1,7 +1,8 @@
 """Lets every page work without a network, and keeps it light.
 
 MathJax comes from a pinned package; only the parts that draw the book's equations
-are copied. The theme's icon script goes: its style sheet draws the same icons.
+are copied, beside their licence in `_static/mathjax`. The theme's icon script goes: its
+style sheet draws the same icons.
 """
 
 import shutil

@@ -55,6 +55,12 @@ def test_files_load_nothing_from_outside(site: Path) -> None:
     assert {name: addresses for name, addresses in found.items() if addresses} == {}
 
 
+def test_licences_lie_beside_what_is_carried(site: Path) -> None:
+    static = site / "_static"
+    assert "Apache License" in (static / "mathjax/LICENSE.txt").read_text("utf-8")
+    assert "SIL OPEN FONT LICENSE" in (static / "fonts/OFL.txt").read_text("utf-8")
+
+
 PLANTED = {
     '<img src="https://x.org/a.png">': "https://x.org/a.png",
     '<img src="a.png" srcset="b.png 1x, //x.org/c.png 2x">': "//x.org/c.png",
