@@ -32,6 +32,10 @@ def fused_attention(
     elif scale <= 0:
         # The causal kernel on a CPU scales its minus infinities too, which gives NaN.
         query, scale = query * scale, 1.0
+    mixed = (torch.float64, torch.float32)
+    if attn_mask is not None and (query.dtype, attn_mask.dtype) == mixed:
+        # The kernel on a CPU takes the bytes of such a mask for float64 ones.
+        attn_mask = attn_mask.double()
     if is_causal and attn_mask is not None:
         attn_mask = _causal_too(attn_mask, query.shape[-2], key.shape[-2])
         is_causal = False

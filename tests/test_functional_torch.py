@@ -1,6 +1,7 @@
 """Attention under the rest of torch: compile, export, vmap, autocast, layouts, kernels."""
 
 import pytest
+import reference
 import torch
 from samples import DV, FACES, HKV, B, D, H, Kernels, L, S, close, draw, explicit
 from torch import Tensor, nn
@@ -172,6 +173,17 @@ def test_layouts_in_memory_do_not_matter(is_causal, face, device) -> None:
         close(face(*moved, is_causal=is_causal), want)
     shared = [x[:1].expand(B, -1, -1, -1) for x in inputs]
     close(face(*shared), face(*(x.contiguous() for x in shared)))
+
+
+@FACES
+@pytest.mark.parametrize("axes", [2, 3, 4])
+def test_a_float32_mask_beside_float64_queries(axes, face, device) -> None:
+    """Torch's kernel on a CPU reads such a mask as float64 once there are 64 queries."""
+    inputs = draw(B, H, lengths=(64, 75), device=device)
+    bias = torch.randn(B, H, 64, 75, device=device)[(0,) * (4 - axes)]
+    close(face(*inputs, bias), face(*inputs, bias.double()))
+    _, want = reference.attention(*inputs, bias)
+    close(face(*inputs, bias), want)
 
 
 FUSED = {
