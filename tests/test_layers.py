@@ -245,6 +245,7 @@ def test_one_head(kind, is_causal, need_weights, bias):
     given, full = MASKS[kind](L)
     got = layer(x, attn_mask=given, is_causal=is_causal, need_weights=need_weights)
     projections = (layer.q_proj, layer.k_proj, layer.v_proj)
+    assert all((part.bias is not None) == bias for part in projections)
     q, k, v = (project(x).detach()[:, None].cpu() for project in projections)
     with torch.device("cpu"):
         full = None if full is None else full.cpu()

@@ -57,6 +57,12 @@ ROWS = [
         "value has shape (9,), expected (..., L, D)",
     ),
     Row(
+        "additive: integer keys",
+        additive(key=zeros(2, 7, 4, dtype=torch.int64)),
+        TypeError,
+        "key has dtype torch.int64, expected a float dtype",
+    ),
+    Row(
         "additive: fewer values than keys",
         additive(value=zeros(2, 5, 9)),
         ValueError,

@@ -224,6 +224,18 @@ ROWS = [
         "value has batch and length (2, 6), expected (2, 7) as key",
     ),
     Row(
+        "keys of another length than the queries as values",
+        layer(x, context, x),
+        ValueError,
+        "value has batch and length (2, 5), expected (2, 7) as key",
+    ),
+    Row(
+        "values of another length than the queries as keys",
+        layer(x, x, context),
+        ValueError,
+        "value has batch and length (2, 7), expected (2, 5) as key",
+    ),
+    Row(
         "one head: another width",
         lambda: partial(SelfAttention(E), zeros(2, 5, 11)),
         ValueError,

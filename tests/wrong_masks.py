@@ -97,6 +97,12 @@ ROWS = [
         "lengths holds 8, expected 0 to S=7",
     ),
     Row(
+        "padding: a negative number of keys",
+        call(masks.padding, [], -1),
+        ValueError,
+        "S=-1 must be at least 0",
+    ),
+    Row(
         "padding: a negative length",
         call(masks.padding, [-1, 2], 7),
         ValueError,
