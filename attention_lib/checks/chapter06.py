@@ -1,0 +1,301 @@
+"""Checks for the exercises of chapter 6, masking."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from attention_lib import masks
+from attention_lib.checks._report import NotYet, check, demand_tensor, same
+
+__all__ = ["causal", "decoder_mask", "for_torch", "leaks", "masked_softmax"]
+
+Attend = Callable[[Tensor], Tensor]
+
+
+@check("6.1")
+def causal(answer: Callable[[int, int, int], Tensor]) -> str:
+    """Check ``causal(L, S, offset)`` with as many queries as keys, and with fewer.
+
+    Examples
+    --------
+    >>> causal(lambda L, S, offset: torch.ones(L, S).triu(1).bool())
+    Exercise 6.1: not yet. It is upside down: True means that the query may attend.
+    """
+    for L, S, offset in ((4, 4, 0), (2, 5, 3), (3, 7, 2), (1, 6, 5)):
+        found = _demand_mask(answer(L, S, offset), (L, S))
+        keep = masks.causal(L, S, offset=offset)
+        _explain(
+            found,
+            keep,
+            {
+                "It is upside down: True means that the query may attend.": ~keep,
+                "A query does not see itself: compare with <=, not with <.": (
+                    masks.causal(L, S, offset=offset - 1)
+                ),
+                "A query sees the key after its own: it could read what it should "
+                "predict.": masks.causal(L, S, offset=offset + 1),
+                "The offset is missing: with keys before the first query, query i is "
+                "at place i + offset.": masks.causal(L, S),
+                "The offset has the wrong sign: it moves the queries on, not the "
+                "keys.": masks.causal(L, S, offset=-offset),
+                "Queries and keys are swapped: rows are queries.": (
+                    masks.causal(S, L).mT
+                ),
+            },
+            f"For L={L}, S={S}, offset={offset}",
+        )
+    return "Square, rectangular and behind a cache."
+
+
+@check("6.2")
+def decoder_mask(answer: Callable[[Tensor, int], Tensor]) -> str:
+    """Check ``decoder_mask(lengths, S)`` on a batch in which B = H and L = S.
+
+    Examples
+    --------
+    >>> decoder_mask(lambda lengths, S: masks.padding(lengths, S).flip(-1))
+    Exercise 6.2: not yet. The padding is hidden, but later tokens are not: add the causal rule.
+    """
+    S, lengths = 5, torch.tensor([5, 3, 1])
+    found = answer(lengths, S)
+    if isinstance(found, Tensor) and found.shape == (3, S, S):
+        raise NotYet(
+            "The mask has shape (B, S, S). Against scores (B, H, S, S) its first axis "
+            "would be read as heads: put an axis of size 1 in its place."
+        )
+    if isinstance(found, Tensor) and found.shape != (3, 1, S, S):
+        try:
+            found = found.expand(3, 1, S, S)
+        except RuntimeError:
+            raise NotYet(
+                f"The mask has shape {tuple(found.shape)}, expected one that "
+                "broadcasts to (B, H, S, S) for any H."
+            ) from None
+    found = _demand_mask(found, (3, 1, S, S))
+    order, right = masks.causal(S), masks.padding(lengths, S)
+    real = right.flip(-1)  # (B, 1, 1, S)
+    keep = order & real
+    _explain(
+        found,
+        keep,
+        {
+            "It is upside down: True means that the query may attend.": ~keep,
+            "The padding is hidden, but later tokens are not: add the causal rule.": (
+                real.expand(keep.shape)
+            ),
+            "It is causal, but the padding can be seen.": order.expand(keep.shape),
+            "The real tokens are the last ones here: the padding is on the left.": (
+                order & right
+            ),
+            "The padding is hidden as queries: hide it as keys, which are the "
+            "columns.": order & real.mT,
+            "The two are joined with or: a pair must pass both.": order | real,
+            "The causal mask is upside down.": order.mT & real,
+            "The first real token is hidden too: the real places are the last "
+            "lengths[b] of S.": order & masks.padding(lengths - 1, S).flip(-1),
+            "One place of the padding can be seen.": (
+                order & masks.padding(lengths + 1, S).flip(-1)
+            ),
+        },
+        "For lengths 5, 3 and 1",
+    )
+    return "Causal, padded, and it serves any number of heads."
+
+
+@check("6.3")
+def leaks(answer: Callable[[Attend, int, int], bool]) -> str:
+    """Check a detector of leaks: False for causal attentions, True for leaking ones.
+
+    Examples
+    --------
+    >>> leaks(lambda attend, L, E: False)
+    Exercise 6.3: not yet. It finds no leak in an attention that sees one place ahead.
+    """
+    L, E = 7, 4
+    plain, one_place, first = masks.causal(L), masks.causal(L), masks.causal(L)
+    one_place[3, 4] = True
+    first[0, L - 1] = True
+
+    def under(keep: Tensor) -> Attend:
+        return lambda x: _weights(x, keep) @ x
+
+    def late(x: Tensor) -> Tensor:
+        return ((x @ x.mT / math.sqrt(E)).softmax(-1) * plain) @ x
+
+    sound: dict[str, Attend] = {
+        "a causal attention": under(plain),
+        "a causal attention with a window (to see less is no leak)": under(
+            masks.sliding_window(L, window=2)
+        ),
+        "a layer that leaves every place alone": lambda x: 2 * x,
+    }
+    faulty: dict[str, Attend] = {
+        "that sees one place ahead": under(masks.causal(L, L, offset=1)),
+        "without a mask": under(torch.ones(L, L, dtype=torch.bool)),
+        "in which place 3 alone sees place 4": under(one_place),
+        "in which the first place sees the last": under(first),
+        "whose weights are masked after the softmax (the hidden scores are in the "
+        "denominator)": late,
+        "whose inputs are centred over all places first": lambda x: under(plain)(
+            x - x.mean(0)
+        ),
+    }
+    for seed in range(2):
+        for name, subject in sound.items():
+            torch.manual_seed(seed)
+            if _demand_bool(answer(subject, L, E)):
+                raise NotYet(f"It finds a leak in {name}.")
+        for name, subject in faulty.items():
+            torch.manual_seed(seed)
+            if not _demand_bool(answer(subject, L, E)):
+                raise NotYet(f"It finds no leak in an attention {name}.")
+    return "Three sound ones cleared, six leaks found, on two draws each."
+
+
+@check("6.4")
+def masked_softmax(answer: Callable[[Tensor, Tensor], Tensor]) -> str:
+    """Check ``masked_softmax(scores, keep)``: empty rows, tall scores and gradients.
+
+    Examples
+    --------
+    >>> masked_softmax(lambda scores, keep: scores.masked_fill(~keep, -1e9).softmax(-1))
+    Exercise 6.4: not yet. An empty row spreads its weight evenly over the hidden keys: it must be 0.
+    """
+    scores = torch.randn(2, 3, 4)
+    keep = masks.causal(3, 4).repeat(2, 1, 1)
+    keep[1, 1] = False  # an empty row
+    scores[0, 0, 3] = 300.0  # a hidden score far above the kept ones
+    wanted, slope = _reference(scores, keep)
+
+    asked = scores.clone().requires_grad_()
+    found = answer(asked, keep)
+    if isinstance(found, Tensor) and found.shape == scores.shape:
+        _check_rows(found.detach(), scores, keep)
+    found_values = demand_tensor(found, tuple(scores.shape), "The tensor of weights")
+    if not same(found_values, wanted):
+        gap = (found_values - wanted).abs().max().item()
+        raise NotYet(f"The weights are wrong by up to {gap:.2g} in rows with keys.")
+    if not found.requires_grad:
+        raise NotYet("The weights are right, but cut off from the scores' gradient.")
+    (found * _ramp(found)).sum().backward()
+    if asked.grad is None or not bool(asked.grad.isfinite().all()):
+        raise NotYet(
+            "The weights are right but the gradient is NaN: the empty row's NaN is "
+            "replaced too late, and backward passes through it. Keep it from arising."
+        )
+    if not same(asked.grad, slope):
+        raise NotYet("The weights are right and finite, but their gradient is not.")
+    return "Exact where there are keys, 0 where there are none, finite all through."
+
+
+@check("6.5")
+def for_torch(answer: Callable[[Tensor, int], Tensor]) -> str:
+    """Check the mask handed to ``nn.MultiheadAttention``, (B * H, L, S), True = hidden.
+
+    Examples
+    --------
+    >>> for_torch(lambda keep, num_heads: keep[:, 0].repeat_interleave(num_heads, 0))
+    Exercise 6.5: not yet. Order and shape are right, but True still means that a query may attend.
+    """
+    B, H, L = 2, 3, 4
+    keep = masks.causal(L) & masks.padding([4, 2], L)  # (B, 1, L, S)
+    found = answer(keep, H)
+    if isinstance(found, Tensor) and found.shape == (B, H, L, L):
+        raise NotYet("Nearly: join the first two axes, B and H, into one.")
+    found = _demand_mask(found, (B * H, L, L))
+    hidden = ~keep[:, 0].repeat_interleave(H, dim=0)
+    _explain(
+        found,
+        hidden,
+        {
+            "Order and shape are right, but True still means that a query may "
+            "attend.": ~hidden,
+            "The sequences alternate: the heads of one sequence must be neighbours.": (
+                ~keep[:, 0].repeat(H, 1, 1)
+            ),
+            "True still means that a query may attend, and the sequences alternate.": (
+                keep[:, 0].repeat(H, 1, 1)
+            ),
+        },
+        "For two sequences and three heads",
+    )
+    return "Turned, repeated, and in torch's order."
+
+
+def _demand_mask(found: object, shape: tuple[int, ...]) -> Tensor:
+    """The reader's mask, once it is a bool tensor of the right shape."""
+    mask = demand_tensor(found, shape, "The mask")
+    if mask.dtype != torch.bool:
+        raise NotYet(f"The mask has dtype {mask.dtype}, expected torch.bool.")
+    return mask
+
+
+def _demand_bool(found: object) -> bool:
+    """The reader's verdict, from a bool or a tensor that holds one."""
+    if found is None:
+        raise NotYet("The function returns nothing yet.")
+    if isinstance(found, Tensor) and found.numel() == 1:
+        found = found.item()
+    if not isinstance(found, bool):
+        raise NotYet(f"Return True or False, not {type(found).__name__}.")
+    return found
+
+
+def _explain(
+    found: Tensor, wanted: Tensor, mistakes: Mapping[str, Tensor], where: str
+) -> None:
+    """Raise with the mistake that gives exactly the reader's mask, if one does."""
+    if torch.equal(found, wanted):
+        return
+    for cause, mask in mistakes.items():
+        if mask.shape == found.shape and torch.equal(found, mask):
+            raise NotYet(cause)
+    wrong = (found != wanted).nonzero()[0].tolist()
+    raise NotYet(
+        f"{where} the shape is right, but entry {wrong} is {bool(found[tuple(wrong)])}."
+    )
+
+
+def _weights(x: Tensor, keep: Tensor) -> Tensor:
+    scores = x @ x.mT / math.sqrt(x.shape[-1])
+    return scores.masked_fill(~keep, -math.inf).softmax(-1)
+
+
+def _reference(scores: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights and the gradient of their ramp sum, row by row over the kept keys."""
+    weights, slope = torch.zeros_like(scores), torch.zeros_like(scores)
+    ramp = _ramp(scores)
+    for row in map(tuple, keep.any(-1).nonzero().tolist()):
+        kept = keep[row]
+        part = scores[row][kept].softmax(-1)
+        weights[row][kept] = part
+        slope[row][kept] = part * (ramp[row][kept] - (part * ramp[row][kept]).sum())
+    return weights, slope
+
+
+def _ramp(like: Tensor) -> Tensor:
+    """Unequal factors: the plain sum of a row of weights has no gradient."""
+    return torch.arange(1.0, like.numel() + 1).view(like.shape) / like.numel()
+
+
+def _check_rows(found: Tensor, scores: Tensor, keep: Tensor) -> None:
+    """The mistakes that show in single rows."""
+    empty = ~keep.any(-1)
+    if bool(found[empty].isnan().any()):
+        raise NotYet("The empty row is NaN: 0 divided by 0.")
+    if bool((found[empty] - 1 / scores.shape[-1]).abs().max() < 1e-6):
+        raise NotYet(
+            "An empty row spreads its weight evenly over the hidden keys: it must be 0."
+        )
+    if same(found, scores.softmax(-1) * keep):
+        raise NotYet("Masked after the softmax: rows no longer sum to 1.")
+    tall = found[0, 0]
+    if bool(tall.isnan().any()) or bool(tall.sum() < 0.5):
+        raise NotYet(
+            "A row whose hidden score is far above the kept ones loses its weight: "
+            "mask the scores before the softmax."
+        )
