@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -107,6 +107,10 @@ class Tiling:
     seed: int
     size: int
 
+    def causal(self) -> Tiling:
+        """The same with a causal mask."""
+        return replace(self, is_causal=True)
+
     def spans(self, length: int) -> Iterator[slice]:
         """The chunks of an axis."""
         for start in range(0, length, self.size):
@@ -166,7 +170,7 @@ class ChunkedAttention(torch.autograd.Function):
         tiling: Tiling,
     ) -> tuple[Tensor, Tensor]:
         with torch.autocast(query.device.type, enabled=False):
-            output, log_sum = _forward(query, key, value, attn_mask, tiling)
+            output, log_sum = tiled_forward(query, key, value, attn_mask, tiling)
         ctx.save_for_backward(query, key, value, attn_mask, output, log_sum)
         ctx.tiling = tiling
         ctx.mark_non_differentiable(log_sum)
@@ -177,13 +181,14 @@ class ChunkedAttention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         wants_mask = ctx.needs_input_grad[3]
         with torch.autocast(grad.device.type, enabled=False):
-            grads = _backward(grad, ctx.saved_tensors, ctx.tiling, wants_mask)
+            grads = tiled_backward(grad, ctx.saved_tensors, ctx.tiling, wants_mask)
         return (*grads, None)
 
 
-def _forward(
+def tiled_forward(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, tiling: Tiling
 ) -> tuple[Tensor, Tensor]:
+    """The output, (..., H, L, Dv), and the log-sum-exp of each row, (..., H, L)."""
     work = torch.promote_types(query.dtype, torch.float32)
     group = _group(query, key)
     L, S = query.shape[-2], key.shape[-2]
@@ -211,9 +216,14 @@ def _forward(
     return output, log_sum
 
 
-def _backward(
+def tiled_backward(
     grad: Tensor, saved: tuple[Any, ...], tiling: Tiling, wants_mask: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """The gradients of query, key, value and mask.
+
+    ``saved`` holds those four, the output and the log-sum-exp. Where the keys are a part
+    of those that the rows saw, the last two must be those over all of them.
+    """
     query, key, value, attn_mask, output, log_sum = saved
     work = log_sum.dtype
     group = _group(query, key)
