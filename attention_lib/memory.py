@@ -1,5 +1,8 @@
 """Bytes, counted and not measured: the same number on every device.
 
+On the meta device the count needs no memory at all. Torch's fused attention does not run
+there: it counts as the explicit one.
+
 What an operator allocates inside itself and frees before it returns is not seen: a fused
 kernel's scratch memory, say. On a GPU, ``torch.cuda.max_memory_allocated`` sees it.
 """

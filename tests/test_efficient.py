@@ -227,6 +227,14 @@ def test_a_chunk_holds_a_few_tiles():
     assert peak_bytes(train, *long(1024)) < 8 * tensor + 10 * tile
 
 
+def test_bytes_are_counted_without_memory_on_meta_tensors():
+    real, meta = long(256), [x.to("meta") for x in long(256)]
+    for way in (explicit, checkpointed_attention, CHUNKED):  # no fused kernel is there
+        way = partial(way, is_causal=True)
+        assert saved_bytes(way, *meta) == saved_bytes(way, *real)
+        assert peak_bytes(way, *meta) == peak_bytes(way, *real)
+
+
 def test_peak_bytes_forgets_what_is_freed():
     def loop():
         for _ in range(5):

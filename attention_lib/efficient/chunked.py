@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -169,7 +170,7 @@ class ChunkedAttention(torch.autograd.Function):
         attn_mask: Tensor | None,
         tiling: Tiling,
     ) -> tuple[Tensor, Tensor]:
-        with torch.autocast(query.device.type, enabled=False):
+        with _without_autocast(query):
             output, log_sum = tiled_forward(query, key, value, attn_mask, tiling)
         ctx.save_for_backward(query, key, value, attn_mask, output, log_sum)
         ctx.tiling = tiling
@@ -180,9 +181,16 @@ class ChunkedAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         wants_mask = ctx.needs_input_grad[3]
-        with torch.autocast(grad.device.type, enabled=False):
+        with _without_autocast(grad):
             grads = tiled_backward(grad, ctx.saved_tensors, ctx.tiling, wants_mask)
         return (*grads, None)
+
+
+def _without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
+    """Products in the dtype of their tensors, also where autocast would round them."""
+    if autocasts(tensor):
+        return torch.autocast(tensor.device.type, enabled=False)
+    return nullcontext()
 
 
 def tiled_forward(
