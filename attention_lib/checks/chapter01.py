@@ -215,10 +215,14 @@ def keeps_apart(answer: Callable[[Layer], bool]) -> str:
             "a mean over the tokens": lambda x: x.mean(1, keepdim=True).expand_as(x),
         }
         along = _output(nn.LSTM(8, 8))
+        attention = nn.MultiheadAttention(8, 2)
         faulty: dict[str, Layer] = {
             "an LSTM that reads along the batch": along,
             "an LSTM that reads along the batch, from its end": (
                 lambda x, along=along: along(x.flip(0)).flip(0)  # type: ignore[misc]
+            ),
+            "an attention that looks along the batch": (
+                lambda x, attention=attention: attention(x, x, x)[0].detach()  # type: ignore[misc]
             ),
             "a model that subtracts the mean of the batch": lambda x: x - x.mean(0),
             "a model that does not read its input": torch.zeros_like,
@@ -232,7 +236,7 @@ def keeps_apart(answer: Callable[[Layer], bool]) -> str:
             if bool(verdict) != (name in sound):
                 says = "passes" if name in faulty else "rejects"
                 raise NotYet(f"It {says} {name}.")
-    return "Three sound models cleared, four faulty ones found, on three draws each."
+    return "Three sound models cleared, five faulty ones found, on three draws each."
 
 
 def _positions_reached(kernels: Sequence[int], dilations: Sequence[int]) -> int:
