@@ -56,7 +56,7 @@ def parameters(answer: Callable[[int, int, int, int, bool], int]) -> str:
     Examples
     --------
     >>> parameters(lambda E, H, Hkv, D, bias: 4 * E * E)  # doctest: +ELLIPSIS
-    Exercise 5.2: not yet. ... H·D need not be E ...
+    Exercise 5.2: not yet. ... H·D need not be E: ...
     """
     for E, H, Hkv, D, bias in (
         (10, 6, 2, 5, False),
