@@ -15,6 +15,8 @@ from torch import Tensor
 
 from attention_lib import masks
 
+HALVES = (torch.float16, torch.bfloat16)
+
 
 def fused_attention(
     query: Tensor,
@@ -39,6 +41,13 @@ def fused_attention(
     if is_causal and attn_mask is not None:
         attn_mask = _causal_too(attn_mask, query.shape[-2], key.shape[-2])
         is_causal = False
+
+    plain = attn_mask is None and not is_causal and not enable_gqa
+    if dropout_p and plain and query.device.type == "cpu" and query.dtype not in HALVES:
+        # No fused kernel takes dropout here. Torch's other path guards against rows that
+        # see nothing; without a mask there are none.
+        weights = ((query * scale) @ key.mT).softmax(dim=-1)  # (..., L, S)
+        return F.dropout(weights, dropout_p) @ value
 
     # Four axes, rows without gaps and, on a CPU, one width.
     leading, width = query.shape[:-2], value.shape[-1]
