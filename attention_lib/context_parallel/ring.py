@@ -27,8 +27,10 @@ class Ring:
 
     Attributes
     ----------
-    rank, size
-        Which rank this is, of how many.
+    rank
+        Which rank this is, from 0.
+    size
+        How many there are, P.
     bytes_sent
         What this rank has sent to its neighbour so far.
 
