@@ -13,7 +13,7 @@ from attention_lib.checks._report import NotYet, check, demand_tensor, explain
 from attention_lib.functional import attention_steps, scaled_dot_product_attention
 from attention_lib.memory import peak_bytes, saved_bytes
 
-__all__ = ["frugal", "reach", "redraws", "saved", "streamed"]
+__all__ = ["frugal", "reach_of", "redraws", "saved", "streamed"]
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 Chunks = Iterable[tuple[Tensor, Tensor]]
@@ -129,34 +129,37 @@ def streamed(answer: Callable[[Tensor, Chunks], Tensor]) -> str:
 
 
 @check("10.3")
-def reach(answer: Callable[[int, int], int]) -> str:
-    """Check ``reach(window, layers)``: how many tokens a stack of windows sees.
+def reach_of(answer: Callable[[list[int]], int]) -> str:
+    """Check ``reach_of(windows)``: how many tokens a stack of windows sees.
 
     Examples
     --------
-    >>> reach(lambda window, layers: window * layers).message[:30]
-    'With 2 layers of window 3 the '
+    >>> reach_of(lambda windows: sum(windows)).message[:31]
+    'With windows [3, 5] the output '
     """
-    for window, layers in ((3, 1), (3, 2), (1, 5), (4, 3), (256, 8)):
-        true = _measured(window, layers) if window < 10 else 1 + layers * (window - 1)
-        found = answer(window, layers)
+    for windows in ([3], [3, 5], [1, 1, 1], [4, 2, 3], [256, 64, 1024]):
+        small = sum(windows) < 20
+        true = _measured(windows) if small else 1 + sum(w - 1 for w in windows)
+        found = answer(list(windows))
         if found is None:
             raise NotYet("The function returns nothing yet.")
         if found != true:
-            words = f"With {layers} layers of window {window} the output depends on"
-            hint = "The token itself is in every window: it is not new a second time."
-            raise NotYet(f"{words} {true} tokens; you say {found}. {hint}")
-    return "Five stacks predicted; those that fit were measured."
+            raise NotYet(
+                f"With windows {windows} the output depends on {true} tokens; you say "
+                f"{found}. The token itself is in every window: it is not new a second "
+                "time."
+            )
+    return "Five stacks predicted; those that are small were measured."
 
 
-def _measured(window: int, layers: int) -> int:
+def _measured(windows: list[int]) -> int:
     """Tokens on which the last output of a stack depends."""
-    length = 1 + layers * window
+    length = 1 + sum(windows)
     x = torch.randn(length, 4, dtype=torch.float64, requires_grad=True)
     i = torch.arange(length)
-    keep = (i <= i[:, None]) & (i > i[:, None] - window)
     y = x
-    for _ in range(layers):
+    for window in windows:
+        keep = (i <= i[:, None]) & (i > i[:, None] - window)
         y = scaled_dot_product_attention(y, y, y, keep)
     (grad,) = torch.autograd.grad(y[-1].sum(), x)
     return int((grad.abs().sum(-1) > 0).sum())
