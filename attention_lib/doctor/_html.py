@@ -36,8 +36,6 @@ STYLE = """
 .attention-doctor .doctor-scroll { overflow-x: auto; }
 .attention-doctor table { width: auto; border-collapse: collapse;
   font-variant-numeric: tabular-nums; }
-.attention-doctor caption { padding: 0 0 .3em; caption-side: top; color: inherit;
-  font-family: inherit; text-align: start; }
 .attention-doctor table :is(th, td) { padding: .15em .5em; border: 0;
   background: none; text-align: end; font-weight: 400; }
 .attention-doctor table td.forbidden { font-weight: 700;
@@ -192,7 +190,8 @@ def _dependencies(evidence: Evidence) -> str:
         for i, row in enumerate(rows)
     )
     return (
-        f'<div class="doctor-scroll"><table>\n<caption>{escape(caption)}</caption>\n'
+        f"<p>{escape(caption)}</p>\n"
+        '<div class="doctor-scroll"><table aria-label="Dependency map">\n'
         f"<thead><tr><td></td>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n"
         "</table></div>"
     )

@@ -140,7 +140,7 @@ def _fields(page: Page, finding: Finding) -> None:
 
 
 def _remedy(page: Page, remedy: Remedy) -> None:
-    label = remedy.mark
+    label: str = remedy.mark
     for line in remedy.lines:
         at, sign = len(page.lines), line[:1]
         start = f"  {label:<{LABEL - 1}} "

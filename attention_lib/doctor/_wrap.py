@@ -46,7 +46,8 @@ def wrap(
     first, rest
         What the first line and the others start with.
     """
-    lines, line = [], first
+    lines: list[str] = []
+    line = first
     for word in clean(text).split(" "):
         start = first if not lines else rest
         if line != start and columns(line) + 1 + columns(word) > width:
