@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import os
 import platform
+import shlex
 import sys
 import traceback
 from typing import Any
@@ -45,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return COULD_NOT_RUN
-    except Exception:
+    except Exception:  # noqa: BLE001 - whatever it was, it is the doctor's
         return _own_error(given)
 
 
@@ -57,7 +58,7 @@ def _explain(arguments: list[str]) -> int:
         try:
             texts.append(explain(code))
         except ValueError as error:
-            return _refuse(str(error))
+            return _refuse(str(error), did="")
     _print("\n\n\n".join(texts) + "\n")
     return HEALTHY
 
@@ -67,14 +68,16 @@ def _examine(options: argparse.Namespace) -> int:
     form, output = chosen.pop("format"), chosen.pop("output")
     target, as_is = chosen.pop("target"), chosen.pop("as_is", False)
     declared = _declared(chosen)
-    sizes = {name: declared.get(name) for name in ("embed_dim", "num_heads")}
+    width, heads = declared.get("embed_dim"), declared.get("num_heads")
     # What the user's module prints must not end up in the report.
     with contextlib.redirect_stdout(sys.stderr):
-        subject = load(target, as_is=as_is, **sizes)
+        subject = load(target, width, heads, as_is=as_is)
         if "reference" in declared:
-            declared["reference"] = load(declared["reference"], **sizes).subject
+            declared["reference"] = load(declared["reference"], width, heads).subject
         report = _report(subject.subject, declared)
     _write(_rendered(report, form, subject, output), output)
+    if output is not None:
+        print(f"{report!r}, written to {output}", file=sys.stderr)
     return int(report.exit_code)
 
 
@@ -139,8 +142,8 @@ def _print(text: str) -> None:
     sys.stdout.flush()
 
 
-def _refuse(said: str) -> int:
-    print(f"attention doctor: could not run: {said}", file=sys.stderr)
+def _refuse(said: str, did: str = "could not run: ") -> int:
+    print(f"attention doctor: {did}{said}", file=sys.stderr)
     return COULD_NOT_RUN
 
 
@@ -150,12 +153,15 @@ def _own_error(given: list[str]) -> int:
 
     from attention_lib import __version__
 
+    versions = (
+        f"attention_lib {__version__}, torch {torch.__version__}, "
+        f"Python {platform.python_version()}, {platform.system()}"
+    )
     lines = [
         "attention doctor: an error of its own; it says nothing about your module.",
         "Please report these lines:",
-        f"  command   {PROGRAM} {' '.join(given)}",
-        f"  versions  attention_lib {__version__}, torch {torch.__version__}, "
-        f"Python {platform.python_version()}, {platform.system()}",
+        f"  command   {PROGRAM} {shlex.join(given)}",
+        f"  versions  {versions}",
         *(f"  {line}" for line in traceback.format_exc().rstrip().splitlines()),
     ]
     print("\n".join(lines), file=sys.stderr)

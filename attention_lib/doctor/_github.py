@@ -30,7 +30,7 @@ def report_github(
         said = f"{word}: {_summary.skipped_line(skipped)}"
         commands.append(command("notice", "attention doctor", said, place))
     commands.append(
-        _neutral(f"{clean(examination.subject)}: {_summary.tally(examination)}")
+        _neutral(f"{_summary.subject(examination)}: {_summary.tally(examination)}")
     )
     return "\n".join(commands)
 

@@ -71,7 +71,7 @@ h1 {{ font-size: 1.5rem !important; }}
 
 def page(examination: Examination) -> str:
     """A whole page that needs nothing else."""
-    title = escape(f"{clean(examination.subject)}: {_summary.tally(examination)}")
+    title = escape(f"{_summary.subject(examination)}: {_summary.tally(examination)}")
     return PAGE.format(title=title, body=fragment(examination, level=1))
 
 
@@ -90,7 +90,7 @@ def fragment(examination: Examination, *, level: int = 3) -> str:
         f'<section class="attention-doctor" aria-label="{escape(label)}">',
         f"<style>{STYLE}</style>",
         f"<h{level}>Attention doctor: {escape(_summary.tally(examination))}</h{level}>",
-        f"<p>{_code(clean(examination.subject))}<br>",
+        f"<p>{_code(_summary.subject(examination))}<br>",
         f"{escape(_summary.setting(examination).replace('   ', ', '))}</p>",
         _verdict(examination),
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,7 +19,6 @@ from attention_lib.doctor.findings import (
 )
 
 SCHEMA = "attention-doctor/1"
-ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # it differs from run to run
 
 
 def report_json(examination: Examination) -> str:
@@ -125,7 +123,7 @@ def _number(value: Any) -> float | str | None:
 def _string(text: Any) -> str:
     """The text without addresses in memory and without lone surrogates."""
     safe = str(text).encode("utf-8", "backslashreplace").decode("utf-8")
-    return ADDRESS.sub("", safe)
+    return _summary.ADDRESS.sub("", safe)
 
 
 def _plain(value: Any) -> Any:

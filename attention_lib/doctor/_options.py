@@ -13,14 +13,16 @@ NONE = "none"
 DESCRIPTION = """\
 Examine an attention module by what it does, and say what is wrong with it.
 
-TARGET is a class, a function or an object, as package.module:name. A class is called
-with --embed-dim and --num-heads. A function without arguments makes the module. A
-function such as f(q, k, v) is examined as it is (with --kind core)."""
+TARGET is a class, a function or an object, as package.module:name. A class is
+called with --embed-dim and --num-heads. A function without arguments makes the
+module. A function such as f(q, k, v) is examined as it is, with --kind core."""
+
+USAGE = f"{PROGRAM} TARGET [options]\n       {PROGRAM} explain CODE"
 
 EPILOG = """\
 examples:
-  python -m attention_lib.doctor model:CausalAttention --embed-dim 64 --num-heads 4 \\
-      --causal always
+  python -m attention_lib.doctor model:CausalAttention \\
+      --embed-dim 64 --num-heads 4 --causal always
   python -m attention_lib.doctor model:make --allow AT501="every row sees itself"
   python -m attention_lib.doctor model:attend --kind core --format json
   python -m attention_lib.doctor explain AT101
@@ -37,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     """The parser of an examination. Options that were not given are left out."""
     made = argparse.ArgumentParser(
         prog=PROGRAM,
+        usage=USAGE,
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -78,7 +78,7 @@ def _location(
     examination: Examination, file: str | None, line: int | None
 ) -> dict[str, Any]:
     """Where the subject is: by its name, and by its file where that is known."""
-    name = clean(examination.subject) or "subject"
+    name = _summary.subject(examination)
     place: dict[str, Any] = {"logicalLocations": [{"fullyQualifiedName": name}]}
     if file is not None:
         uri = quote(PurePath(file).as_posix())

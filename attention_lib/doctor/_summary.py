@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ from attention_lib.doctor.findings import Cause, Examination, Finding, Skipped
 
 VACUOUS = "AT100"  # nothing moves the output, so every probe passed on nothing
 PAGE = "codes.html"
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # it differs from run to run
 SURE = {
     "reproduced": "Reproduces your output with your own weights",
     "shown": "A probe singles it out",
@@ -120,6 +122,11 @@ def spoken(value: Any) -> str:
         return clean(repr(value))
     name = getattr(value, "__name__", "") if callable(value) else str(value)
     return clean(name) if isinstance(name, str) and name else type(value).__name__
+
+
+def subject(examination: Examination) -> str:
+    """The subject in a line, without its address in memory."""
+    return clean(ADDRESS.sub("", examination.subject)) or "(a subject without a name)"
 
 
 def setting(examination: Examination) -> str:

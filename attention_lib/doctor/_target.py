@@ -34,9 +34,9 @@ class Target:
 
 def load(
     target: str,
-    *,
     embed_dim: int | None = None,
     num_heads: int | None = None,
+    *,
     as_is: bool = False,
 ) -> Target:
     """Import the target, and call it where it makes the subject.
@@ -90,7 +90,7 @@ def import_module(name: str) -> Any:
         raise BadTarget(f"importing {name}: it needs {missing!r}") from None
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # SystemExit of a script as well
+    except BaseException as error:  # noqa: BLE001 - SystemExit of a script as well
         raise BadTarget(f"importing {name} raised {described(error)}") from None
 
 
@@ -131,7 +131,7 @@ def _call(
         return factory(*args, **named)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - it is the user's
         said = f"{target} could not be made: {described(error)}"
         if isinstance(error, TypeError):
             said += ". A function without arguments that returns the module also does"

@@ -76,14 +76,14 @@ def finding_text(finding: Finding, *, color: bool = False) -> str:
 
 
 def _header(page: Page, examination: Examination) -> None:
-    subject = clean(examination.subject) or "(a subject without a name)"
+    subject = _summary.subject(examination)
     setting = _summary.setting(examination)
     line = f"{subject}   {setting}"
     if columns(line) <= WIDTH:
         page.lines.append(line)
     else:
         page.lines.append(shorten(subject))
-        page.add(setting, "  ", "  ")
+        page.lines.append("  " + shorten(setting, WIDTH - 2))
 
 
 def _verdict(page: Page, examination: Examination) -> None:

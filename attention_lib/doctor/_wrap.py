@@ -74,13 +74,12 @@ def _pieces(word: str, room: int, more: int) -> Iterator[str]:
     yield piece
 
 
-def shorten(text: object, width: int = WIDTH) -> str:
-    """The text in one line; what does not fit is replaced by three dots."""
-    line = clean(text)
-    if columns(line) <= width:
-        return line
+def shorten(text: str, width: int = WIDTH) -> str:
+    """The start of a clean line; what does not fit is replaced by three dots."""
+    if columns(text) <= width:
+        return text
     kept = ""
-    for character in line:
+    for character in text:
         if columns(kept + character) > width - 3:
             break
         kept += character

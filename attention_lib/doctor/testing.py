@@ -100,7 +100,7 @@ class AttentionTests:
         if cls.__dict__.get("_report") is None:
             try:
                 cls._report = cls._examine()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - raised below, for each test
                 cls._report = error
         found = cls.__dict__["_report"]
         if isinstance(found, BaseException):
