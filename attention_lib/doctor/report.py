@@ -89,7 +89,7 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """What a command returns: 0 healthy, 1 findings, 2 could not run."""
+        """Status for a command to end with. 0 is healthy, 1 findings, 2 could not run."""
         return _summary.exit_code(self.examination)
 
     def raise_if_faulty(self) -> None:
