@@ -10,10 +10,11 @@ import re
 from importlib import resources
 from pathlib import Path
 
-from attention_lib.doctor.codes import Explanation, Family, families
 from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
+
+from attention_lib.doctor.codes import Explanation, Family, families
 
 PARTS = ("list", "explanations")
 CODE = re.compile(r"`[^`\n]*`|\b(AT[1-9]\d\d)\b")
