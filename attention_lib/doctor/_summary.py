@@ -120,8 +120,9 @@ def spoken(value: Any) -> str:
         return f'"{clean(value)}"'
     if value is None or isinstance(value, (bool, int, float, list, tuple, dict)):
         return clean(repr(value))
-    name = getattr(value, "__name__", "") if callable(value) else str(value)
-    return clean(name) if isinstance(name, str) and name else type(value).__name__
+    name = getattr(value, "__name__", "") if callable(value) else ""
+    said = clean(ADDRESS.sub("", str(name or value)))
+    return said if len(said) <= 60 else type(value).__name__
 
 
 def subject(examination: Examination) -> str:

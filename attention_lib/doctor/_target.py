@@ -66,9 +66,8 @@ def find(target: str) -> Any:
         try:
             found = getattr(found, name)
         except AttributeError:
-            raise BadTarget(
-                f"{target}: there is no {name!r} in {found!r:.60}"
-            ) from None
+            owner = getattr(found, "__name__", type(found).__name__)
+            raise BadTarget(f"{target}: there is no {name!r} in {owner}") from None
     return found
 
 

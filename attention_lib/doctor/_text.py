@@ -104,7 +104,7 @@ def _verdict(page: Page, examination: Examination) -> None:
 def _finding(page: Page, finding: Finding) -> None:
     head = f"{finding.severity}[{clean(finding.code)}]:"
     at = len(page.lines)
-    page.add(finding.message, f"{head} ", "  ")
+    page.add(f"{head} {finding.message}", "", "  ")
     style = "fault" if finding.severity == "fault" else "note"
     page.paint(style, 0, len(head), at)
     if finding.evidence.text:
@@ -114,7 +114,7 @@ def _finding(page: Page, finding: Finding) -> None:
     _fields(page, finding)
     if finding.follows:
         names = ", ".join(_names(finding.follows))
-        page.add(names, f"follows from {clean(finding.code)}: ", "  ")
+        page.add(f"follows from {clean(finding.code)}: {names}", "", "  ")
 
 
 def _names(follows: tuple[Finding, ...]) -> list[str]:
@@ -163,7 +163,7 @@ def _dependencies(page: Page, evidence: Evidence) -> None:
     if not rows:
         return
     plain = [[_plain(cell) for cell in row] for row in rows]
-    size = max((len(text) for row in plain for text in row), default=6)
+    size = max(6, *(len(text) for row in plain for text in row))
     count = max(len(row) for row in rows)
     page.lines.append("     " + "".join(f"{f'x{j} ':>{size}}" for j in range(count)))
     page.lines[-1] = page.lines[-1].rstrip()
