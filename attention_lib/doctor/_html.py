@@ -29,10 +29,12 @@ STYLE = """
 .attention-doctor dd { margin: 0; overflow-wrap: anywhere; }
 .attention-doctor :is(p, li, h1, h2, h3, h4) { overflow-wrap: anywhere; }
 .attention-doctor :is(code, pre, table) { color: inherit; font-family: ui-monospace,
-  Menlo, Consolas, monospace; font-size: .9em; }
+  Menlo, Consolas, monospace; font-size: .85em; }
 .attention-doctor code { padding: 0; background: none; }
 .attention-doctor pre { margin: 0; padding: .4em .6em; border: 0; overflow-x: auto;
   background: rgb(127 127 127 / 12%); white-space: pre-wrap; overflow-wrap: anywhere; }
+.attention-doctor pre > span { display: block; padding-inline-start: 4ch;
+  text-indent: -4ch; }
 .attention-doctor .doctor-scroll { overflow-x: auto; }
 .attention-doctor table { width: auto; border-collapse: collapse;
   font-variant-numeric: tabular-nums; }
@@ -40,6 +42,10 @@ STYLE = """
   background: none; text-align: end; font-weight: 400; }
 .attention-doctor table td.forbidden { font-weight: 700;
   box-shadow: inset 0 0 0 2px #d55e00; }
+@media (max-width: 600px) {
+  .attention-doctor dl { display: block; }
+  .attention-doctor dd { margin-block-end: .5em; }
+}
 """
 
 PAGE = """<!doctype html>
@@ -165,7 +171,8 @@ def _fields(finding: Finding) -> list[tuple[str, str]]:
 def _remedy(remedy: Remedy) -> str:
     lines = remedy.lines
     if any(line[:1] in ("-", "+") for line in lines):
-        return f"<pre>{escape(chr(10).join(map(_diff_line, lines)))}</pre>"
+        said = (f"<span>{escape(_diff_line(line))}</span>" for line in lines)
+        return f"<pre>{''.join(said)}</pre>"
     return "<br>".join(escape(clean(line)) for line in lines)
 
 
@@ -180,9 +187,10 @@ def _dependencies(evidence: Evidence) -> str:
     rows = _map.cells(evidence)
     if not rows:
         return ""
-    marks = [text.strip().replace(" 0  =", "0 =") for text in _map.legend(rows)]
+    marks = [" ".join(text.split()) for text in _map.legend(rows)]
     said = "How much each output y moves when an input x is replaced."
-    caption = " ".join([said, *(f"{mark}." for mark in marks)])
+    kept = (f"{mark}.".replace(" ", "\N{NO-BREAK SPACE}") for mark in marks)
+    caption = " ".join([said, *kept])
     count = max(len(row) for row in rows)
     head = "".join(f'<th scope="col">x{j}</th>' for j in range(count))
     body = "\n".join(
