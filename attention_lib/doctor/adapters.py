@@ -172,7 +172,7 @@ def _fill(facts: Facts, **known: Any) -> None:
             setattr(facts, name, value)
 
 
-def _parameters(call: Any) -> list[inspect.Parameter] | None:
+def parameters_of(call: Any) -> list[inspect.Parameter] | None:
     try:
         function = call.forward if isinstance(call, nn.Module) else call
         return list(inspect.signature(function).parameters.values())
@@ -181,7 +181,7 @@ def _parameters(call: Any) -> list[inspect.Parameter] | None:
 
 
 def keywords(call: Any) -> frozenset[str]:
-    return frozenset(p.name for p in _parameters(call) or ())
+    return frozenset(p.name for p in parameters_of(call) or ())
 
 
 # Modules that are known ---------------------------------------------------------------
@@ -223,6 +223,8 @@ def _torch_attention(m: nn.MultiheadAttention, name: str, facts: Facts) -> Subje
         context=m.kdim == m.vdim == m.embed_dim,
         weights="heads",
     )
+    if m.bias_k is not None or m.add_zero_attn:
+        facts.normalization = "sink"  # a key that is not a token
     takes = frozenset({"context", "mask", "causal", "weights"})
     return Subject(call, m, name, facts, takes)
 
@@ -369,6 +371,10 @@ def _x_transformers(m: nn.Module, name: str, facts: Facts) -> Subject:
         return out[0] if isinstance(out, tuple) else out
 
     always = bool(getattr(m, "causal", False))
+    memory = getattr(m, "mem_k", None) is not None
+    if memory:  # keys that are not tokens, which its masks do not count
+        facts.normalization = "sink"
+        _fill(facts, masks="none", causal="always" if always else "never")
     _fill(
         facts,
         num_heads=getattr(m, "heads", None),
@@ -400,6 +406,10 @@ def _transformers(m: nn.Module, name: str, facts: Facts) -> Subject:
         None,
     )
     cross = "key_value_states" in accepts
+    required = {
+        p.name for p in parameters_of(m) or () if p.default is inspect.Parameter.empty
+    }
+    buckets = bool(getattr(m, "has_relative_attention_bias", False))
 
     def call(
         x: Tensor, context: Any, mask: Any, causal: bool, need_weights: bool
@@ -413,6 +423,8 @@ def _transformers(m: nn.Module, name: str, facts: Facts) -> Subject:
         given: dict[str, Any] = {}
         if "attention_mask" in accepts:
             given["attention_mask"] = hide.masked_fill(~keep, low)
+            if type(m).__name__.startswith("Mpt"):
+                given["attention_mask"] = ~keep  # bool, True = hidden
         if context is not None:
             given["key_value_states"] = context
         if "position_embeddings" in accepts:
@@ -423,6 +435,13 @@ def _transformers(m: nn.Module, name: str, facts: Facts) -> Subject:
             given["position_ids"] = torch.arange(L, device=x.device).expand(B, L)
         if need_weights and "output_attentions" in accepts:
             given["output_attentions"] = True
+        for key, shape in (
+            ("residual", tuple(x.shape)),
+            ("alibi", (B * (heads or 1), 1, S)),
+            ("position_bias", (heads or 1, 1, S)),
+        ):
+            if key in required:
+                given[key] = x.new_zeros(shape)
         out = m(hidden_states=x, **given)
         return out[0] if isinstance(out, tuple) else out
 
@@ -434,7 +453,7 @@ def _transformers(m: nn.Module, name: str, facts: Facts) -> Subject:
         causal="flag" if masked else "never",
         masks="any" if masked else "none",
         context=cross,
-        positions="relative" if turned else None,
+        positions="relative" if turned or buckets else None,
         scale=_scaling(m),
     )
     takes = {"mask", "causal"} if masked else set()
@@ -461,11 +480,15 @@ def _turns(m: nn.Module, x: Tensor, L: int) -> tuple[Tensor, Tensor]:
         width = getattr(config, "hidden_size", x.shape[-1]) // heads
     settings = getattr(config, "rope_parameters", None) or {}
     share = settings.get("partial_rotary_factor", 1.0) or 1.0
-    width = int(width * share)
+    own = getattr(m, "rotary_dim", None)  # GPT-J: neighbours, sines first
+    width = int(width * share) if own is None else int(own)
     steps = torch.arange(0, width, 2, dtype=torch.float64, device=x.device)
     angles = torch.arange(L, device=x.device).double()[:, None] * torch.exp(
         -math.log(1e4) * steps / width
     )
+    if own is not None:
+        half = angles[None].to(x.dtype)
+        return half.sin(), half.cos()
     both = torch.cat([angles, angles], -1)[None].to(x.dtype)
     return both.cos(), both.sin()
 
@@ -475,7 +498,7 @@ def _turns(m: nn.Module, x: Tensor, L: int) -> tuple[Tensor, Tensor]:
 
 def _by_signature(thing: Any, name: str, facts: Facts) -> Subject:
     """From the names of its parameters."""
-    parameters = _parameters(thing)
+    parameters = parameters_of(thing)
     if parameters is None:
         takes = frozenset()
         return Subject(lambda x, c, m, a, w: thing(x), thing, name, facts, takes)

@@ -85,6 +85,8 @@ def _positions(bench: Bench, kind: str) -> None:
         for module in modules_of(bench.subject.thing):
             module.eval()
     double(bench.subject.thing)
+    if bench.facts.embed_dim is None:
+        find_sizes(bench.subject.thing, bench.facts)
     widths = [bench.facts.embed_dim]
     if bench.facts.embed_dim is None:
         found: list[int] = []
@@ -269,20 +271,23 @@ def _is_causal(bench: Bench) -> bool:
 
 
 def _noise(bench: Bench) -> float:
-    """The noise floor: what a change of the last digits of the tokens does.
+    """The noise floor: how far outputs are from smooth, where tokens hardly move.
 
-    Where the softmax runs in float32 inside, outputs jump by its rounding.
+    Where the softmax runs in float32 inside, outputs jump by its rounding. A second
+    difference shows that: of a smooth function it is as small as the step squared.
     """
     if bench.dtype != torch.float64:
         return 1e-4
     x = bench.tokens()
+    worst = 0.0
     try:
         y = bench.out(x)
-        jumps = [
-            bench.close(bench.out(x * (1 + eps)), y) for eps in (1e-12, 3e-12, -2e-12)
-        ]
+        for seed in (41, 42, 43):
+            step = 1e-7 * bench.tokens(seed)
+            middle = (bench.out(x + step) + bench.out(x - step)) / 2
+            worst = max(worst, bench.close(middle, y))
     except (SubjectError, Skip):
         return 1e-9
-    return min(max(1e-9, 50 * max(jumps)), 1e-2)
-
-
+    if worst < 1e-11:
+        return 1e-9
+    return min(max(1e-6, 50 * worst), 1e-1)

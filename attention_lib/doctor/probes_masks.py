@@ -16,6 +16,7 @@ from attention_lib.doctor.probing import (
     Skip,
     SubjectError,
     holes,
+    leaked,
     moved,
     scattered,
 )
@@ -308,7 +309,7 @@ def padding(bench: Bench) -> Iterator[Finding]:
         real = keep[:, -1]
         y = bench.out(x, mask=keep, **how)
         z = bench.out(bench.replaced(x, ~real), mask=keep, **how)
-        leak = torch.where(real, moved(y, z), 0.0)
+        leak = torch.where(real, leaked(y, z), 0.0)
         if leak.max() > 0:
             b, i = (int(n) for n in (leak > 0).nonzero()[0])
             yield finding(

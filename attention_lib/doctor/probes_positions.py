@@ -519,7 +519,8 @@ def rotary_far(bench: Bench) -> Iterator[Finding]:
 
 def bias_of(bench: Bench, L: int, S: int) -> Tensor:
     """The bias of each head, (H, L, S)."""
-    bias = called(bench, L, S)
+    aligned = {"offset": S - L} if takes_offset(bench) else {}
+    bias = called(bench, L, S, **aligned)
     if bias.dim() == 4 and bias.shape[0] == 1:
         bias = bias[0]
     if bias.dim() != 3 or tuple(bias.shape[1:]) != (L, S):

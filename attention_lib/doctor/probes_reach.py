@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attention_lib.doctor.causes import finding
 from attention_lib.doctor.findings import Finding
-from attention_lib.doctor.probing import Bench, Skip, SubjectError, moved
+from attention_lib.doctor.probing import Bench, Skip, SubjectError, leaked, moved
 from attention_lib.doctor.shrink import picture, smallest_leak
 
 __all__ = ["control", "cross", "items", "reach", "reach_of", "train_reach"]
@@ -33,7 +33,7 @@ def reach_of(bench: Bench, x: Tensor, seed: int = 77, **how: Any) -> Tensor:
             after = bench.out(changed, **how)
         else:
             after = bench.out(x, **{**how, "context": changed})
-        columns.append(moved(before, after))
+        columns.append(leaked(before, after))
     return torch.stack(columns, -1)
 
 
@@ -157,6 +157,20 @@ def _one_way(
     L = x.shape[1]
     causal = bool(how.get("causal"))
     may = bench.expected(L, causal=causal)
+    y = bench.out(x, **how)
+    if not torch.isfinite(y).all():
+        bad = (~torch.isfinite(y)).any(-1).any(0)
+        first = bool(bad[0]) and int(bad.sum()) == 1
+        yield finding(
+            "AT102" if first else "AT112",
+            "reach",
+            f"outputs are not finite{' ' if name else ''}{name}",
+            f"{int(bad.sum())} of {L} outputs are not finite, the first of them "
+            f"y[{int(bad.nonzero()[0])}].",
+            key="strict triangle" if first else "plus inf",
+            smallest="length 2, batch 1 (any seed)",
+        )
+        return
     size = reach_of(bench, x, **how)
     seen = (size > 0).any(0)
     if (may & ~seen).any():  # sharp weights underflow: look again with small tokens
@@ -265,7 +279,7 @@ def _missing(
         sure = "shown" if bench.H > 1 else "consistent"
     elif torch.equal(seen, may & (j < i)):
         key = "strict triangle"
-    elif torch.equal(seen, may & (i - j <= back.max())) and back.max() >= 0:
+    elif seen.any() and torch.equal(seen, may & (i - j <= back.max())):
         n = int(back.max()) + 1
         widest = int((i - j)[may].max()) + 1
         if bench.facts.pattern and n == widest - 1:
@@ -343,7 +357,7 @@ def _lengths(bench: Bench) -> Iterator[Finding]:
                 continue
             may = bench.expected(L, causal=True)[:, j]
             changed = bench.replaced(x, torch.arange(L) == j)
-            change = moved(before, bench.out(changed, **causal))[0]
+            change = leaked(before, bench.out(changed, **causal))[0]
             leak = (change > 0) & ~may
             if leak.any():
                 row = int(leak.nonzero()[0])
@@ -452,7 +466,7 @@ def cross(bench: Bench) -> Iterator[Finding]:
         )
     for i in range(bench.L):
         changed = bench.replaced(x, torch.arange(bench.L) == i)
-        change = moved(
+        change = leaked(
             bench.out(x, context=context), bench.out(changed, context=context)
         ).amax(0)
         change[i] = 0

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attention_lib.doctor.causes import finding
 from attention_lib.doctor.findings import Finding
-from attention_lib.doctor.probing import Bench, Skip, SubjectError
+from attention_lib.doctor.probing import Bench, Skip, SubjectError, scattered
 
 __all__ = ["features", "length", "order", "reported", "rows", "same_output"]
 
@@ -30,6 +30,10 @@ def rows(bench: Bench) -> Iterator[Finding]:
     alone = bench.out(one)
     ways: list[tuple[str, dict[str, Any], int]] = []
     for name, how in bench.ways():
+        if name == "mask" and not bench.subject.padding_only:
+            how = {"mask": scattered(bench.B, bench.L, bench.L)}
+            if not bench.works(bench.tokens(), **how):
+                how = {"mask": how["mask"][0].expand(bench.L, -1)}
         ways.append((name, how, bench.L))
     if bench.has_weights:
         ways.append(("weights", {"need_weights": True}, bench.L))
@@ -41,7 +45,11 @@ def rows(bench: Bench) -> Iterator[Finding]:
         if mask is not None:  # rows that may see nothing promise nothing
             causal = bench.expected(L)
             full = (mask & causal).any(-1)[..., None]
+            if full.dim() == 2:
+                full = full[None]
             y = torch.where(full, y, alone.expand_as(y))
+        if not torch.isfinite(y).all():
+            continue  # another probe's
         gap = bench.close(y, alone.expand_as(y))
         if gap > bench.noise:
             yield _rows_fault(bench, y, alone, name, gap)
@@ -184,6 +192,8 @@ def reported(bench: Bench) -> Iterator[Finding]:
             return
     four = w[:, None] if w.dim() == 3 else w
     want = (bench.B, four.shape[1], bench.L, bench.L)
+    if bench.facts.normalization == "sink" and four.shape[-1] > bench.L:
+        raise Skip("a sink adds keys that are not tokens")
     wrong_heads = w.dim() == 4 and heads and heads > 1 and four.shape[1] != heads
     if tuple(four.shape) != want or wrong_heads:
         yield finding(

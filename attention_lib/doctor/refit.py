@@ -236,7 +236,7 @@ class _Refit:
                     scale=self.bench.facts.scale,
                 )
                 made = p.o(o)
-        except (RuntimeError, ValueError, IndexError):
+        except (RuntimeError, ValueError, IndexError, ZeroDivisionError):
             return math.inf
         if made.shape != case.out.shape:
             return math.inf

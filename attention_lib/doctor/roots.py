@@ -23,11 +23,11 @@ EXPLAINS: tuple[tuple[str, tuple[str, ...]], ...] = (
         + ("AT404", "AT210"),
     ),
     ("AT402", (*LOOSE, "AT301", "AT404", "AT504", "AT315", "AT210")),
-    ("AT130", (*LOOSE, "AT900")),
-    ("AT301", (*LOOSE, "AT311", "AT521", "AT210", "AT501", "AT313")),
+    ("AT301", (*LOOSE, "AT311", "AT521", "AT210", "AT501", "AT313", "AT314")),
     (
         "AT311",
-        (*LOOSE, "AT120", "AT301", "AT130", "AT313", "AT210", "AT501", "AT314"),
+        (*LOOSE, "AT120", "AT301", "AT130", "AT313", "AT210", "AT501", "AT314")
+        + ("AT900",),
     ),
     ("AT113", (*LOOSE, "AT501", "AT505", "AT900", "AT210", "AT502", "AT504")),
     ("AT111", (*LOOSE, "AT501", "AT505", "AT210", "AT314", "AT502", "AT504")),
@@ -36,6 +36,7 @@ EXPLAINS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (*LOOSE, "AT301", "AT501", "AT505", "AT210", "AT314", "AT130", "AT702")
         + ("AT502", "AT503", "AT504"),
     ),
+    ("AT130", (*LOOSE, "AT900")),
     ("AT112", (*LOOSE, "AT501", "AT505", "AT210", "AT314", "AT502", "AT504")),
     ("AT110", (*LOOSE, "AT501", "AT505", "AT210", "AT314")),
     ("AT101", ("AT202", "AT601", "AT102", "AT112", "AT314", "AT204")),
@@ -99,8 +100,13 @@ def _merge_same(findings: Sequence[Finding]) -> list[Finding]:
         by_code.setdefault((f.code, f.severity), []).append(f)
     merged: list[Finding] = []
     for same in by_code.values():
-        best = min(same, key=lambda f: min((sure[c.sure] for c in f.causes), default=3))
-        rest = [f for f in same if f is not best]
+        surest = min(
+            same, key=lambda f: min((sure[c.sure] for c in f.causes), default=3)
+        )
+        # What a probe saw is better evidence than that a refit agrees.
+        best = next((f for f in same if f.probe != "reproduced"), surest)
+        best = replace(best, remedy=surest.remedy, effect=surest.effect or best.effect)
+        rest = [f for f in same if f.probe != best.probe or f.causes != best.causes]
         causes = list(best.causes)
         for f in rest:
             causes += [c for c in f.causes if c.text not in [d.text for d in causes]]

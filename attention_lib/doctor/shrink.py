@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attention_lib.doctor.probing import Bench, SubjectError, moved
+from attention_lib.doctor.probing import Bench, SubjectError, leaked
 
 __all__ = ["Grid", "picture", "smallest_leak"]
 
@@ -44,7 +44,7 @@ def smallest_leak(bench: Bench, how: dict[str, Any]) -> tuple[str, Any]:
                 before = bench.out(x, **how)
                 size = torch.stack(
                     [
-                        moved(
+                        leaked(
                             before,
                             bench.out(bench.replaced(x, torch.arange(L) == j), **how),
                         )
@@ -72,7 +72,7 @@ def _map(bench: Bench, L: int, how: dict[str, Any]) -> Any:
     try:
         before = bench.out(x, **how)
         columns = [
-            moved(before, bench.out(bench.replaced(x, torch.arange(L) == j), **how))
+            leaked(before, bench.out(bench.replaced(x, torch.arange(L) == j), **how))
             for j in range(L)
         ]
     except SubjectError:
