@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -291,7 +291,7 @@ def run_examination(
             run.stopped(raised, "prepare")
         if bench is not None:
             run.all(bench)
-    found, allowed = _allowed(run.found, facts.allow)
+    found, allowed = _allowed(fold(run.found), facts.allow)
     words = "".join(f", {k}={v!r}" for k, v in said.items() if k != "allow")
     return Examination(
         subject=name,
@@ -299,7 +299,7 @@ def run_examination(
         device="cpu",
         dtype=str(bench.dtype)[6:] if bench is not None else "",
         seed=seed,
-        findings=fold(found),
+        findings=tuple(found),
         passed=tuple(run.passed),
         not_checked=tuple(run.skipped),
         allowed=tuple(allowed),
@@ -320,10 +320,20 @@ def _declared(facts: Facts) -> dict[str, Any]:
 
 
 def _allowed(
-    found: list[Finding], allow: dict[str, str]
+    found: tuple[Finding, ...], allow: dict[str, str]
 ) -> tuple[list[Finding], list[tuple[Finding, str]]]:
-    kept = [f for f in found if f.code not in allow]
-    return kept, [(f, allow[f.code]) for f in found if f.code in allow]
+    """What is meant to be, with all that follows from it, and the rest."""
+    kept: list[Finding] = []
+    allowed: list[tuple[Finding, str]] = []
+    for f in found:
+        inner = [g for g in f.follows if g.code in allow]
+        allowed += [(g, allow[g.code]) for g in inner if f.code not in allow]
+        if f.code in allow:
+            allowed.append((f, allow[f.code]))
+        else:
+            follows = tuple(g for g in f.follows if g not in inner)
+            kept.append(replace(f, follows=follows))
+    return kept, allowed
 
 
 class _Run:

@@ -213,13 +213,11 @@ def _trials(bench: Bench) -> None:
             "any" if "mask" in takes and bench.works(small, mask=keep) else "none"
         )
     if facts.causal is None:
-        flag = "causal" in takes and bench.works(small, causal=True)
-        facts.causal = "flag" if flag else "never"
-        if not flag and facts.pattern == "causal":
+        if facts.pattern == "causal" or (facts.pattern is None and _is_causal(bench)):
             facts.causal = "always"
-        elif not flag and facts.pattern is None and _is_causal(bench):
-            facts.causal = "always"
-            bench.notes["found causal"] = True
+        else:
+            flag = "causal" in takes and bench.works(small, causal=True)
+            facts.causal = "flag" if flag else "never"
     if facts.causal == "always" and facts.pattern is None:
         facts.pattern = "causal"
     if facts.context is None:

@@ -181,15 +181,21 @@ def foreign_tensors(bench: Bench, call: Any, given: list[Tensor]) -> list[Tensor
     known = list(given)
     for module in bench.modules:
         known += [*module.parameters(), *module.buffers()]
-    mode = _Foreign(known)
-    try:
-        with torch.no_grad(), mode:
-            call()
-    except SubjectError:
-        raise
-    except Exception:
-        return []
-    return [t for t in mode.found if t.numel() > 1]
+    modes = (_Foreign(known), _Foreign(known))
+    for mode in modes:  # what both calls use was there before
+        try:
+            with torch.no_grad(), mode:
+                call()
+        except SubjectError:
+            raise
+        except Exception:
+            return []
+    again = {t.untyped_storage()._cdata for t in modes[1].found}
+    return [
+        t
+        for t in modes[0].found
+        if t.numel() > 1 and t.untyped_storage()._cdata in again
+    ]
 
 
 def constants(bench: Bench) -> Iterator[Finding]:

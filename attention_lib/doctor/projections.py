@@ -196,12 +196,20 @@ def _named(named: dict[str, Any], E: int, H: int) -> Iterator[Parts]:
     if "qkv" in named:
         made = as_map(named["qkv"])
         assert made is not None
-        yield from _fused(made, out, H)
+        width = int(made(_probe_of(named["qkv"])).shape[-1])
+        yield from _fused(made, out, E, H, width)
     if {"q", "kv"} <= set(named):
         q, kv = as_map(named["q"]), as_map(named["kv"])
         if q and kv:
             for a, b in ((0, 1), (1, 0)):
                 yield Parts(q, _chunk(kv, 2, a), _chunk(kv, 2, b), out, "q and kv")
+
+
+def _probe_of(child: Any) -> Tensor:
+    """A token that a Linear or a Conv1D takes."""
+    weight = child.weight
+    width = child.in_features if isinstance(child, nn.Linear) else weight.shape[0]
+    return weight.new_zeros(1, 1, int(width))
 
 
 def _chunk(made: Map, n: int, i: int) -> Map:
@@ -216,7 +224,15 @@ def _inner(made: Map, i: int) -> Map:
     return lambda x: made(x).unflatten(-1, (-1, 3))[..., i]
 
 
-def _fused(made: Map, out: Map, H: int) -> Iterator[Parts]:
+def _part(made: Map, sizes: list[int], i: int) -> Map:
+    return lambda x: made(x).split(sizes, -1)[i]
+
+
+def _fused(made: Map, out: Map, E: int, H: int, width: int) -> Iterator[Parts]:
+    """All three in one: in thirds, by head, or with fewer keys than queries."""
+    if width != 3 * E and E < width and (width - E) % 2 == 0 and width < 3 * E:
+        sizes = [E, (width - E) // 2, (width - E) // 2]
+        yield Parts(*(_part(made, sizes, n) for n in range(3)), out, "one projection")
     for a, b, c in itertools.permutations(range(3)):
         three = (_chunk(made, 3, n) for n in (a, b, c))
         yield Parts(*three, out, "one projection in thirds")

@@ -265,13 +265,15 @@ def _grid(right: str, group: bool) -> Iterator[Variant]:
             *(SPLITS, MERGES, scales, AXES, ("v", "k"), (False, True), both)
         )
     ]
-    return iter(sorted(everything, key=lambda v: _far(v, right)))
+    near = (v for v in everything if _far(v, right) <= 2)
+    return iter(sorted(near, key=lambda v: _far(v, right)))
 
 
 def _far(v: Variant, right: str) -> int:
-    """Number of steps away from the right one."""
-    plain = Variant(scale=right)
-    return sum(getattr(v, f) != getattr(plain, f) for f in plain.__dataclass_fields__)
+    """Number of mistakes; how heads are split and merged is one."""
+    plain = Variant(split=v.split, merge=v.merge, scale=right)
+    others = sum(getattr(v, f) != getattr(plain, f) for f in plain.__dataclass_fields__)
+    return others + ((v.split, v.merge) != ("heads", "heads"))
 
 
 def reproduced(bench: Bench) -> Iterator[Finding]:
@@ -336,7 +338,6 @@ def _search(
     bench: Bench, case: _Case, candidates: list[Parts], H: int, right: str
 ) -> tuple[_Refit | None, Variant, int]:
     tried = 0
-    group = bench.H > 1
     for parts in candidates[:4]:
         trial = _Refit(bench, parts, H)
         grid: Iterator[Variant] = _grid(right, False)
@@ -349,20 +350,19 @@ def _search(
             )
             grid = itertools.chain(shifts, grid)
         best: list[Variant] = []
+        limit = 99
         for v in grid:
             error = trial.error(case, v)
             if error <= trial.tolerance:
                 best.append(v)
                 trial.best = error
-                if len(best) == 1:
-                    limit = _far(v, right)
+                limit = min(limit, _far(v, right))
             else:
                 trial.next = min(trial.next, error)
         tried += trial.tried
         if best:
             nearest = [v for v in best if _far(v, right) <= limit]
             return trial, nearest[0], tried
-    del group
     return None, Variant(), tried
 
 
