@@ -334,9 +334,7 @@ def _our_block(m: TransformerBlock, name: str, facts: Facts) -> Subject:
             width = m.cross_attention.kdim
             memory = torch.linspace(-1, 1, 3 * width, dtype=x.dtype, device=x.device)
             memory = memory.sin().view(1, 3, width).expand(x.shape[0], 3, width)
-        return m(
-            x, memory, attn_mask=mask, is_causal=causal, need_weights=need_weights
-        )
+        return m(x, memory, attn_mask=mask, is_causal=causal, need_weights=need_weights)
 
     _fill(
         facts,
@@ -585,7 +583,9 @@ def find_sizes(thing: Any, facts: Facts) -> None:
     for module in modules_of(thing):
         for part in module.modules():
             for field, words in (("embed_dim", WIDTHS), ("num_heads", HEADS)):
-                value = next((v for w in words if _size(v := getattr(part, w, 0))), None)
+                value = next(
+                    (v for w in words if _size(v := getattr(part, w, 0))), None
+                )
                 if getattr(facts, field) is None and value is not None:
                     setattr(facts, field, value)
         for part in module.modules():

@@ -182,7 +182,10 @@ CAUSES: dict[str, Known] = {
         "AT113",
         "mask broadcasting",
         "a mask (B, L, S) meets scores (B, H, L, S): item b's mask lands on head b",
-        ("- scores.masked_fill(~mask, ...)", "+ scores.masked_fill(~mask[:, None], ...)"),
+        (
+            "- scores.masked_fill(~mask, ...)",
+            "+ scores.masked_fill(~mask[:, None], ...)",
+        ),
         "an error, or silently wrong where the batch is as large as the heads",
     ),
     # Softmax and scale

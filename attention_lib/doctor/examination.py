@@ -366,9 +366,7 @@ class _Run:
                     self.found.append(found)
         except Skip as reason:
             self.skipped.append(
-                Skipped(
-                    probe.codes[0], probe.name, str(reason), reason.cannot_be_told
-                )
+                Skipped(probe.codes[0], probe.name, str(reason), reason.cannot_be_told)
             )
             return
         except (SubjectError, TimeUp) as raised:
@@ -477,7 +475,7 @@ def dependency_map(
         try:
             size = probes_reach.reach_of(bench, x.detach(), **how)
         except SubjectError as error:
-            raise RuntimeError(f"{error.what} (called with {error.scenario})") from error
+            raise RuntimeError(
+                f"{error.what} (called with {error.scenario})"
+            ) from error
     return size.amax(0)
-
-

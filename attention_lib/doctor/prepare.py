@@ -263,9 +263,7 @@ def _is_causal(bench: Bench) -> bool:
             seen.append((moved(before, bench.out(changed)) > 0).any(0))
     except (SubjectError, Skip):
         return False
-    return torch.equal(
-        torch.stack(seen, -1), torch.ones(5, 5, dtype=torch.bool).tril()
-    )
+    return torch.equal(torch.stack(seen, -1), torch.ones(5, 5, dtype=torch.bool).tril())
 
 
 def _noise(bench: Bench) -> float:

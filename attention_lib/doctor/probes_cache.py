@@ -194,28 +194,42 @@ def _later(
     name: str,
 ) -> tuple[str, str, str]:
     """What goes wrong after the first step: positions, or the cache."""
-    first = want[:, :1]
-    same = x[:, :1].expand(-1, 3, -1).contiguous()
-    parts, _ = steps_of(bench, same, (1, 1, 1))
-    full = full_of(bench, same)
     if where[0] > starts[1] + 1 and name != "in chunks":
         return (
             "AT601",
             f"the cache loses tokens: right up to token {where[0] - 1}, then wrong",
             "",
         )
+    same = x[:, :1].expand(-1, 3, -1).contiguous()
+    parts, _ = steps_of(bench, same, (1, 1, 1))
+    full = full_of(bench, same)
     restarted = bench.close(parts[1], parts[0]) <= bench.noise
     moves = bench.close(full[:, 1:2], full[:, :1]) > bench.noise
-    del first
     if restarted and moves:
         return (
             "AT602",
             "positions count from 0 in every step",
             "the same token gives the same output in every step, in the full pass not",
         )
-    by_order = bench.close(full, full[:, :1].expand_as(full)) > bench.noise
-    if by_order:
-        return "AT602", "a new token's position is not the number of tokens seen", ""
+    # Do steps see the right tokens? Then what is wrong is where they stand.
+    three = x[:, :3]
+    before = torch.cat(steps_of(bench, three, (1, 1, 1))[0], 1)
+    columns = []
+    for j in range(3):
+        changed = bench.replaced(three, torch.arange(3) == j)
+        after = torch.cat(steps_of(bench, changed, (1, 1, 1))[0], 1)
+        columns.append((moved(before, after) > 0).any(0))
+    right = torch.equal(
+        torch.stack(columns, -1), torch.ones(3, 3, dtype=torch.bool).tril()
+    )
+    turned = three[:, [1, 0, 2]]
+    ordered = bench.close(full_of(bench, turned)[:, 2], want[:, 2]) > bench.noise
+    if right and ordered and name == "token by token":
+        return (
+            "AT602",
+            "a new token's position is not the number of tokens seen",
+            "steps see the right tokens, and their order matters",
+        )
     return "AT601", "the cache loses or misorders keys and values", ""
 
 

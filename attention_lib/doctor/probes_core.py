@@ -35,7 +35,9 @@ def inputs(
     L = bench.L if L is None else L
     S = bench.notes.get("S", bench.L) if S is None else S
     g = bench.generator(seed)
-    made = [torch.randn(B, H, n, d, generator=g, dtype=torch.float64) for n in (L, S, S)]
+    made = [
+        torch.randn(B, H, n, d, generator=g, dtype=torch.float64) for n in (L, S, S)
+    ]
     return made[0].to(bench.dtype), made[1].to(bench.dtype), made[2].to(bench.dtype)
 
 
@@ -197,9 +199,10 @@ def core_weights(bench: Bench) -> Iterator[Finding]:
             sure="shown" if first else "consistent",
         )
     missing = may & (w == 0).all(0).all(0)
-    if missing.any() and L == S:
+    if missing.any():
         i, j = (int(n) for n in missing.nonzero()[0])
-        causal = torch.equal(missing, ~torch.ones(L, S, dtype=torch.bool).tril())
+        past = torch.ones(L, S, dtype=torch.bool)
+        causal = any(torch.equal(missing, ~past.tril(n)) for n in (0, S - L))
         yield finding(
             "AT102",
             "core_weights",
@@ -312,7 +315,7 @@ def core_gradients(bench: Bench) -> Iterator[Finding]:
     thing = bench.subject.thing
     torch.manual_seed(bench.seed)
     with torch.enable_grad():
-        out = thing(*given)
+        out = thing(*(t.clone() for t in given))
         if not out.requires_grad:
             yield finding(
                 "AT701",

@@ -214,7 +214,10 @@ def direction(bench: Bench) -> Iterator[Finding]:
     causal = {"causal": True} if bench.has_flag else {}
     given = x.clone().requires_grad_(True)
     try:
+        torch.manual_seed(bench.seed)
+        before = torch.get_rng_state()
         out = bench.out(given, grad=True, **causal)
+        draws = not torch.equal(before, torch.get_rng_state())
         if not out.requires_grad:
             raise Skip("no gradient arrives: another probe reports it")
         r = torch.randn(out.shape, generator=bench.generator(22), dtype=out.dtype)
@@ -239,10 +242,9 @@ def direction(bench: Bench) -> Iterator[Finding]:
             f"{told:.4g}.",
             measured=told,
             expected=slope,
-            why="part of the graph is cut, backward is written by hand, or recomputing "
-            "draws other random numbers",
-            kind="recomputation",
+            why="recomputing in backward draws other random numbers"
+            if draws
+            else "part of the graph is cut (detach), or backward is written by hand",
+            kind="recomputation" if draws else "autograd",
             effect="training goes another way than the loss",
         )
-
-

@@ -138,9 +138,7 @@ def fast_path(bench: Bench) -> Iterator[Finding]:
     for name, how in bench.ways():
         fast, slow = bench.out(x, **how), bench.out(x, grad=True, **how).detach()
         odd = fast.isfinite().all() != slow.isfinite().all()
-        gap = bench.close(
-            fast.nan_to_num(0.0), slow.nan_to_num(0.0)
-        )
+        gap = bench.close(fast.nan_to_num(0.0), slow.nan_to_num(0.0))
         if odd or gap > max(bench.noise, 1e-7):
             yield finding(
                 "AT504",
@@ -155,5 +153,3 @@ def fast_path(bench: Bench) -> Iterator[Finding]:
                 kind="fast path",
             )
             return
-
-

@@ -39,7 +39,8 @@ def called(bench: Bench, *args: Any, **kwargs: Any) -> Tensor:
     said = shapes + "".join(f", {k}={v}" for k, v in kwargs.items())
     try:
         with torch.no_grad():
-            out = bench.subject.thing(*args, **kwargs)
+            own = [a.clone() if isinstance(a, Tensor) else a for a in args]
+            out = bench.subject.thing(*own, **kwargs)
     except Exception as error:
         text = " ".join(str(error).split())[:200]
         raise SubjectError(f"{type(error).__name__}: {text}", said, error) from error
@@ -447,7 +448,9 @@ def rotary_relative(bench: Bench) -> Iterator[Finding]:
         remedy=("- angles = (t * inv).bfloat16()", "+ angles = t.float() * inv.float()")
         if low
         else (),
-        effect="distant tokens are confused" if low else "shifted text scores otherwise",
+        effect="distant tokens are confused"
+        if low
+        else "shifted text scores otherwise",
     )
 
 
@@ -455,7 +458,9 @@ def rotary_offset(bench: Bench) -> Iterator[Finding]:
     """An offset continues the count."""
     if not takes_offset(bench):
         raise Skip("it takes no offset")
-    t = torch.randn(2, 3, bench.L, bench.E, generator=bench.generator(5)).to(bench.dtype)
+    t = torch.randn(2, 3, bench.L, bench.E, generator=bench.generator(5)).to(
+        bench.dtype
+    )
     whole, late = turned(bench, t), turned(bench, t[:, :, 3:], offset=3)
     gap = float((late - whole[:, :, 3:]).abs().max())
     if gap > 1e-5:
@@ -637,5 +642,3 @@ def bias_past(bench: Bench) -> Iterator[Finding]:
                 why="the slopes do not differ by head",
                 kind="formula",
             )
-
-

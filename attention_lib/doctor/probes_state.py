@@ -90,11 +90,9 @@ def untouched(bench: Bench) -> Iterator[Finding]:
     """The caller's tokens, context and mask must be as they were after a call."""
     for name, how in [*bench.ways(), *_cross(bench)]:
         given: dict[str, Any] = {"x": bench.tokens(), **how}
-        before = {
-            k: v.clone() for k, v in given.items() if isinstance(v, Tensor)
-        }
+        before = {k: v.clone() for k, v in given.items() if isinstance(v, Tensor)}
         given = {k: v.clone() if k in before else v for k, v in given.items()}
-        bench.raw(**given)
+        bench.raw(**given, as_is=True)
         for key, was in before.items():
             if not torch.equal(given[key], was):
                 yield finding(
@@ -147,9 +145,7 @@ def registered(bench: Bench) -> Iterator[Finding]:
     gradient and is neither parameter nor input is trained by no optimizer and saved by
     no state_dict.
     """
-    if not bench.facts.differentiable or not isinstance(
-        bench.subject.thing, nn.Module
-    ):
+    if not bench.facts.differentiable or not isinstance(bench.subject.thing, nn.Module):
         raise Skip("not a module that can be differentiated")
     known = {id(p) for p in bench.subject.thing.parameters()}
     if not any(p.requires_grad for m in bench.modules for p in m.parameters()):

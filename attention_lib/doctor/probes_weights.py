@@ -404,5 +404,3 @@ def order(bench: Bench) -> Iterator[Finding]:
             kind="positions",
             intended='positions="relative" or positions="absolute"',
         )
-
-

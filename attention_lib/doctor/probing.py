@@ -162,9 +162,7 @@ class Bench:
     ) -> Tensor:
         """Random tokens, (B, L, E)."""
         shape = (self.B if B is None else B, self.L if L is None else L, self.E)
-        drawn = torch.randn(
-            shape, generator=self.generator(seed), dtype=torch.float64
-        )
+        drawn = torch.randn(shape, generator=self.generator(seed), dtype=torch.float64)
         return (size * drawn).to(self.dtype)
 
     def replaced(self, x: Tensor, where: Tensor, seed: int = 77) -> Tensor:
@@ -191,16 +189,17 @@ class Bench:
     ) -> Any:
         """What the subject returns, its errors as :class:`SubjectError`.
 
-        ``reseed`` draws the same random numbers in every call, ``as_is`` keeps strides.
+        ``reseed`` draws the same random numbers in every call; ``as_is`` passes the very tensors.
         """
         self.calls += 1
         if reseed:
             torch.manual_seed(self.seed)
         if self.facts.causal == "always":
             causal = False
-        if not as_is:  # strides have a probe of their own
-            x = x.contiguous()
-            context = None if context is None else context.contiguous()
+        if not as_is:  # strides, and changes in place, have probes of their own
+            x = x.clone(memory_format=torch.contiguous_format)
+            context = None if context is None else context.contiguous().clone()
+            mask = None if mask is None else mask.contiguous().clone()
         try:
             with torch.set_grad_enabled(grad):
                 return self.subject.call(x, context, mask, causal, need_weights)
@@ -223,9 +222,7 @@ class Bench:
         said = scenario(x, *args, **{k: v for k, v in kwargs.items() if k in _SAID})
         out, weights = parts_of(made)
         if out is None:
-            raise SubjectError(
-                f"returned {type(made).__name__}, not a tensor", said
-            )
+            raise SubjectError(f"returned {type(made).__name__}, not a tensor", said)
         if not out.is_floating_point() or out.dim() != 3:
             raise SubjectError(
                 f"returned {str(out.dtype)[6:]} of shape {tuple(out.shape)}, not "

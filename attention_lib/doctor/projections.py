@@ -239,7 +239,9 @@ def _fused(made: Map, out: Map, E: int, H: int, width: int) -> Iterator[Parts]:
         if H > 1:
             three = (_stacked(made, H, n) for n in (a, b, c))
             yield Parts(*three, out, "one projection by head")
-    yield Parts(*(_inner(made, n) for n in range(3)), out, "one projection, interleaved")
+    yield Parts(
+        *(_inner(made, n) for n in range(3)), out, "one projection, interleaved"
+    )
 
 
 def _bare(m: nn.Module) -> Iterator[Parts]:
@@ -296,9 +298,7 @@ def _listed(m: nn.Module, named: dict[str, Any], E: int) -> Iterator[Parts]:
 
 
 def _of_head(c: nn.Module, E: int) -> Iterator[Parts]:
-    named = {
-        role(name): child for name, child in c.named_children() if as_map(child)
-    }
+    named = {role(name): child for name, child in c.named_children() if as_map(child)}
     if {"q", "k", "v"} <= set(named) and "o" not in named:
         yield from _named(named, E, 1)
     elif isinstance(c, (nn.ModuleList, nn.Sequential)):

@@ -221,7 +221,9 @@ class _Refit:
         keep = case.keep
         if keep is not None and variant.shift:
             L, S = keep.shape[-2:]
-            keep = torch.ones(L, S, dtype=torch.bool).tril(variant.shift).expand_as(keep)
+            keep = (
+                torch.ones(L, S, dtype=torch.bool).tril(variant.shift).expand_as(keep)
+            )
         try:
             with torch.no_grad():
                 q, k, v = p.q(case.x), p.k(case.context), p.v(case.context)

@@ -53,6 +53,18 @@ EXPLAINS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 
 
+#: Found by itself, each of these explains whatever comes after.
+FIRST = ("AT100", "AT520", "AT521", "AT401", "AT402")
+#: Of these, the one whose cause is surest is the root of the others.
+BROAD = ("AT301", "AT311", "AT201", "AT130", *MASKED)
+WEAK = ("AT110",)
+SURE = {"reproduced": 0, "shown": 1, "consistent": 2}
+
+
+def _surest(f: Finding) -> int:
+    return min((SURE[c.sure] for c in f.causes), default=3)
+
+
 def fold(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Root causes, each with its consequences in ``follows``.
 
@@ -68,48 +80,53 @@ def fold(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """
     left = _merge_same(findings)
     roots: list[Finding] = []
-    for code, explains in EXPLAINS:
-        for severity in ("fault", "note"):
-            root = next(
-                (f for f in left if f.code == code and f.severity == severity), None
-            )
-            if root is None:
-                continue
-            left.remove(root)
-            under = [
-                f
-                for f in left
-                if (f.code in explains or "*" in explains)
-                and f.code != code
-                and (root.severity == "fault" or f.severity == "note")
-            ]
-            left = [f for f in left if f not in under]
-            roots.append(replace(root, follows=tuple(under)))
+    depth = {code: n for n, (code, _) in enumerate(EXPLAINS)}
+    known = dict(EXPLAINS)
+    while True:
+        possible = [f for f in left if f.code in known]
+        if not possible:
+            break
+        root = min(
+            possible,
+            key=lambda f: (
+                f.severity == "note",
+                0 if f.code in FIRST else 1 if f.code in BROAD else 2,
+                _surest(f) if f.code in BROAD else 0,
+                depth[f.code],
+            ),
+        )
+        left.remove(root)
+        explains = known[root.code]
+        if root.code in BROAD and root.code not in WEAK:
+            explains = (*explains, *BROAD)
+        under = [
+            f
+            for f in left
+            if (f.code in explains or "*" in explains)
+            and (root.severity == "fault" or f.severity == "note")
+        ]
+        left = [f for f in left if f not in under]
+        roots.append(replace(root, follows=tuple(under)))
     everything = [*roots, *left]
     order = {f: n for n, f in enumerate(map(id, everything))}
-    return tuple(
-        sorted(everything, key=lambda f: (f.severity == "note", order[id(f)]))
-    )
+    return tuple(sorted(everything, key=lambda f: (f.severity == "note", order[id(f)])))
 
 
 def _merge_same(findings: Sequence[Finding]) -> list[Finding]:
     """One finding per code: the one whose cause is surest, the others under it."""
-    sure = {"reproduced": 0, "shown": 1, "consistent": 2}
     by_code: dict[tuple[str, str], list[Finding]] = {}
     for f in findings:
         by_code.setdefault((f.code, f.severity), []).append(f)
     merged: list[Finding] = []
     for same in by_code.values():
-        surest = min(
-            same, key=lambda f: min((sure[c.sure] for c in f.causes), default=3)
-        )
+        surest = min(same, key=_surest)
         # What a probe saw is better evidence than that a refit agrees.
         best = next((f for f in same if f.probe != "reproduced"), surest)
         best = replace(best, remedy=surest.remedy, effect=surest.effect or best.effect)
         rest = [f for f in same if f.probe != best.probe or f.causes != best.causes]
         causes = list(best.causes)
         for f in rest:
-            causes += [c for c in f.causes if c.text not in [d.text for d in causes]]
+            causes += f.causes
         evidence = best.evidence
         for f in rest:
             if evidence.map is None and f.evidence.map is not None:
@@ -118,6 +135,7 @@ def _merge_same(findings: Sequence[Finding]) -> list[Finding]:
                 )
             if not evidence.smallest and f.evidence.smallest:
                 evidence = replace(evidence, smallest=f.evidence.smallest)
-        causes.sort(key=lambda c: sure[c.sure])
+        causes.sort(key=lambda c: SURE[c.sure])
+        causes = list({c.text: c for c in reversed(causes)}.values())[::-1]
         merged.append(replace(best, causes=tuple(causes), evidence=evidence))
     return merged

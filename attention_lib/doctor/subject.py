@@ -74,9 +74,7 @@ class Facts:
                 )
 
 
-def pattern_mask(
-    pattern: str | Callable[[int, int], Tensor], L: int, S: int
-) -> Tensor:
+def pattern_mask(pattern: str | Callable[[int, int], Tensor], L: int, S: int) -> Tensor:
     """What a declared pattern lets queries see.
 
     Parameters

@@ -119,9 +119,7 @@ class Plain(nn.Module):
         low = torch.finfo(z.dtype).min
         return z.masked_fill(~keep, low).softmax(-1).masked_fill(~keep, 0.0)
 
-    def forward(
-        self, x, *, context=None, mask=None, causal=False, need_weights=False
-    ):
+    def forward(self, x, *, context=None, mask=None, causal=False, need_weights=False):
         q, k, v = self.project(x, x if context is None else context)
         keep = self.keep(mask, causal, q.shape[2], k.shape[2])
         w = self.normalise(self.scores(q, k), keep)
@@ -263,9 +261,7 @@ class DropoutEval(Plain):
     def __init__(self) -> None:
         super().__init__(p=0.5)
 
-    def forward(
-        self, x, *, context=None, mask=None, causal=False, need_weights=False
-    ):
+    def forward(self, x, *, context=None, mask=None, causal=False, need_weights=False):
         q, k, v = self.project(x, x if context is None else context)
         keep = self.keep(mask, causal, q.shape[2], k.shape[2])
         out = F.scaled_dot_product_attention(q, k, v, keep, dropout_p=self.p)
@@ -276,9 +272,7 @@ plant("softmax-over-queries", "softmax axis", "AT201", over(-2), Plain)
 plant("softmax-over-heads", "softmax axis", "AT201", over(1), Plain)
 plant("scale-by-model-dim", "scale", "AT203", scaled(lambda m: m.dim**-0.5), Plain)
 plant("scale-missing", "scale", "AT203", scaled(lambda m: 1.0), Plain)
-plant(
-    "dropout-at-eval", "train/eval", "AT401", DropoutEval, lambda: Plain(p=0.5)
-)
+plant("dropout-at-eval", "train/eval", "AT401", DropoutEval, lambda: Plain(p=0.5))
 
 
 # Heads --------------------------------------------------------------------------------
@@ -302,9 +296,7 @@ class ProjectionUnused(nn.Module):
         )
         self.fc_out = nn.Linear(E, E)
 
-    def forward(
-        self, x, *, context=None, mask=None, causal=False, need_weights=False
-    ):
+    def forward(self, x, *, context=None, mask=None, causal=False, need_weights=False):
         c = x if context is None else context
         q = x.reshape(len(x), -1, H, E // H)
         k = v = c.reshape(len(c), -1, H, E // H)
@@ -335,9 +327,7 @@ class SharedProjection(Plain):
 
 
 class AttendHeads(Plain):
-    def forward(
-        self, x, *, context=None, mask=None, causal=False, need_weights=False
-    ):
+    def forward(self, x, *, context=None, mask=None, causal=False, need_weights=False):
         q, k, v = (
             w(x).reshape(*x.shape[:2], self.heads, self.width)
             for w in (self.wq, self.wk, self.wv)

@@ -72,9 +72,7 @@ class Rows(nn.Module):
         for name, value in extra.items():
             setattr(self, name, value)
 
-    def forward(
-        self, x, *, context=None, mask=None, causal=False, need_weights=False
-    ):
+    def forward(self, x, *, context=None, mask=None, causal=False, need_weights=False):
         c = x if context is None else context
         q, k, v = (
             t.unflatten(-1, (H, D)).transpose(1, 2)
@@ -325,9 +323,7 @@ class SequenceFirst(nn.Module):
         t = x.transpose(0, 1)
         L, B = t.shape[:2]
         q, k, v = self.in_proj(t).chunk(3, -1)
-        q, k, v = (
-            a.reshape(L, B * H, D).transpose(0, 1) for a in (q * D**-0.5, k, v)
-        )
+        q, k, v = (a.reshape(L, B * H, D).transpose(0, 1) for a in (q * D**-0.5, k, v))
         z = torch.bmm(q, k.transpose(1, 2))
         keep = keep4(x, None, attn_mask, is_causal)
         if keep is not None:
@@ -465,7 +461,8 @@ def blockwise():
         def forward(self, x, mask=None, causal=False):
             keep = keep4(x, None, mask, causal)
             q, k, v = (
-                t.unflatten(-1, (H, D)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1)
+                t.unflatten(-1, (H, D)).transpose(1, 2)
+                for t in self.qkv(x).chunk(3, -1)
             )
             low = -1e30
             top = torch.full(q.shape[:-1], low, dtype=q.dtype)

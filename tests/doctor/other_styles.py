@@ -266,7 +266,7 @@ class EinsumMaskLost(Einsum):
 
 NO_CONTEXT = {"context": False}
 for name, cause, code, bad in (
-    ("weights transposed", "normalisation", "AT201", EinsumTurned),
+    ("weights transposed", "softmax axis", "AT201", EinsumTurned),
     ("scores times mask", "mask value", "AT112", EinsumMultiplied),
     ("scores plus bool mask", "mask value", "AT112", EinsumAdded),
     ("zero times infinity", "mask value", "AT112", EinsumNan),
@@ -386,9 +386,9 @@ for name, cause, code, bad in (
         "numeric range",
         "AT503",
         lambda q, k, v: (
-            (e := (q @ k.mT * q.shape[-1] ** -0.5).exp()) / e.sum(-1, keepdim=True)
-        )
-        @ v,
+            ((e := (q @ k.mT * q.shape[-1] ** -0.5).exp()) / e.sum(-1, keepdim=True))
+            @ v
+        ),
     ),
     (
         "core, causal unasked",
@@ -406,3 +406,243 @@ for name, cause, code, bad in (
         kind="core",
     )
 
+
+# Encodings, rotations, biases ---------------------------------------------------------
+
+
+class Waves(nn.Module):
+    """Sines in the first half, cosines in the second; made in every call."""
+
+    def speeds(self, half):
+        return 1e4 ** (-torch.arange(half).double() / half)
+
+    def forward(self, x, offset=0):
+        half = x.shape[-1] // 2
+        place = torch.arange(offset, offset + x.shape[1]).double()[:, None]
+        angles = place * self.speeds(half)
+        return x + torch.cat([angles.sin(), angles.cos()], -1).to(x.dtype)
+
+
+class WavesFromZero(Waves):
+    def forward(self, x, offset=0):
+        return super().forward(x, 0)
+
+
+class WavesApart(Waves):
+    def forward(self, x, offset=0):
+        half = x.shape[-1] // 2
+        place = torch.arange(offset, offset + x.shape[1]).double()[:, None]
+        slow = self.speeds(half)
+        codes = [(place * slow).sin(), (place * slow * 0.9).cos()]
+        return x + torch.cat(codes, -1).to(x.dtype)
+
+
+def neighbours(t, offset=0):
+    """Rotates pairs (2i, 2i + 1), as complex numbers."""
+    d = t.shape[-1]
+    speed = 1e4 ** (-torch.arange(0, d, 2).double() / d)
+    place = torch.arange(offset, offset + t.shape[-2]).double()
+    turn = torch.polar(torch.ones(1).double(), place[:, None] * speed)
+    pairs = torch.view_as_complex(t.double().unflatten(-1, (-1, 2)).contiguous())
+    return torch.view_as_real(pairs * turn).flatten(-2).to(t.dtype)
+
+
+def mixed_pairs(t, offset=0):
+    """Tables for neighbours, rotation of halves."""
+    d = t.shape[-1]
+    speed = 1e4 ** (-torch.arange(0, d, 2).double() / d)
+    angles = torch.arange(offset, offset + t.shape[-2]).double()[:, None] * speed
+    angles = angles.repeat_interleave(2, -1)
+    a, b = t.chunk(2, -1)
+    turned = torch.cat([-b, a], -1)
+    return t * angles.cos().to(t.dtype) + turned * angles.sin().to(t.dtype)
+
+
+def mirrored(t, offset=0):
+    """The sign of one sine is wrong: no rotation."""
+    d = t.shape[-1]
+    speed = 1e4 ** (-torch.arange(0, d, 2).double() / d)
+    angles = (torch.arange(offset, offset + t.shape[-2]).double()[:, None] * speed).to(
+        t.dtype
+    )
+    a, b = t.chunk(2, -1)
+    return torch.cat(
+        [a * angles.cos() + b * angles.sin(), b * angles.cos() + a * angles.sin()], -1
+    )
+
+
+def no_offset(t, offset=0):
+    return neighbours(t)
+
+
+SLOPES = torch.tensor([0.5, 0.25, 0.125])
+
+
+def penalty(L, S):
+    back = torch.arange(L)[:, None] + S - L - torch.arange(S)
+    return -SLOPES[:, None, None] * back.abs()
+
+
+def reward(L, S):
+    return -penalty(L, S)
+
+
+def top_left_penalty(L, S):
+    back = torch.arange(L)[:, None] - torch.arange(S)
+    return -SLOPES[:, None, None] * back.abs()
+
+
+def by_place(L, S):
+    return -SLOPES[:, None, None] * torch.arange(S).expand(L, S)
+
+
+def one_slope(L, S):
+    return penalty(L, S)[:1].expand(3, -1, -1)
+
+
+def same(f):
+    return lambda: f
+
+
+other(
+    "offset ignored", "incremental decoding", "AT602", WavesFromZero, Waves, "encoding"
+)
+other("speeds of a pair differ", "formula", "AT220", WavesApart, Waves, "encoding")
+for name, cause, code, bad in (
+    ("halves turned by neighbours' tables", "rotary layout", "AT211", mixed_pairs),
+    ("a sine with the wrong sign", "rotary layout", "AT211", mirrored),
+    ("rotary offset ignored", "incremental decoding", "AT602", no_offset),
+):
+    other(name, cause, code, same(bad), same(neighbours), "rotary", embed_dim=8)
+for name, cause, code, bad in (
+    ("distance rewarded", "relative bias", "AT230", reward),
+    ("bias from the first key", "relative bias", "AT230", top_left_penalty),
+    ("bias by place", "relative bias", "AT230", by_place),
+    ("one slope for all heads", "formula", "AT230", one_slope),
+):
+    other(name, cause, code, same(bad), same(penalty), "bias")
+
+
+# Decoding -----------------------------------------------------------------------------
+
+
+class Cached(nn.Module):
+    """Keys and values of a rotary attention in a state that is a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out, self.embed_dim = nn.Linear(E, 3 * E), nn.Linear(E, E), E
+
+    def rows(self, x, offset):
+        q, k, v = (
+            t.unflatten(-1, (H, D)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1)
+        )
+        return neighbours(q, offset), neighbours(k, offset), v
+
+    def rule(self, L, S):
+        return torch.ones(L, S, dtype=torch.bool).tril(S - L)
+
+    def attend(self, q, k, v):
+        keep = self.rule(q.shape[2], k.shape[2])
+        out = F.scaled_dot_product_attention(q, k, v, keep)
+        return self.out(out.transpose(1, 2).flatten(2))
+
+    def full(self, x):
+        return self.attend(*self.rows(x, 0))
+
+    def join(self, past, new):
+        return torch.cat([past, new], 2)
+
+    def seen(self, state):
+        return state["k"].shape[2]
+
+    def step(self, x, state=None):
+        q, k, v = self.rows(x, 0 if state is None else self.seen(state))
+        if state is not None:
+            k, v = self.join(state["k"], k), self.join(state["v"], v)
+        return self.attend(q, k, v), {"k": k.detach(), "v": v.detach()}
+
+
+class CachedInFront(Cached):
+    def join(self, past, new):
+        return torch.cat([new, past], 2)
+
+
+class CachedShort(Cached):
+    def join(self, past, new):
+        return torch.cat([past, new], 2)[:, :, -5:]
+
+
+class CachedRestarts(Cached):
+    def seen(self, state):
+        return 0
+
+
+class CachedOff(Cached):
+    def seen(self, state):
+        return state["k"].shape[2] - 1
+
+
+class CachedTopLeft(Cached):
+    def rule(self, L, S):
+        return torch.ones(L, S, dtype=torch.bool).tril()
+
+
+class CachedOpen(Cached):
+    """No causal rule inside a chunk."""
+
+    def step(self, x, state=None):
+        y, state = super().step(x, state)
+        q, _, _ = self.rows(x, state["k"].shape[2] - x.shape[1])
+        out = F.scaled_dot_product_attention(q, state["k"], state["v"])
+        return self.out(out.transpose(1, 2).flatten(2)), state
+
+
+class CachedBlind(Cached):
+    """The new token does not see itself."""
+
+    def step(self, x, state=None):
+        y, new = super().step(x, state)
+        if state is None:
+            return y, new
+        q, _, _ = self.rows(x, state["k"].shape[2])
+        return self.attend(q, state["k"], state["v"]), new
+
+
+class CachedInside(Cached):
+    """Keeps the state in the module as well."""
+
+    held = None
+
+    def step(self, x, state=None):
+        y, self.held = super().step(x, self.held)
+        return y, self.held
+
+
+class CachedRows(Cached):
+    """All rows get the first row's past."""
+
+    def join(self, past, new):
+        return torch.cat([past[:1].expand_as(past), new], 2)
+
+
+class CachedUncausal(Cached):
+    def full(self, x):
+        q, k, v = self.rows(x, 0)
+        out = F.scaled_dot_product_attention(q, k, v)
+        return self.out(out.transpose(1, 2).flatten(2))
+
+
+for name, cause, code, bad in (
+    ("cache in front", "incremental decoding", "AT601", CachedInFront),
+    ("cache of five tokens", "incremental decoding", "AT601", CachedShort),
+    ("rotary restarts", "incremental decoding", "AT602", CachedRestarts),
+    ("rotary off by one", "incremental decoding", "AT602", CachedOff),
+    ("cache, top left", "incremental decoding", "AT601", CachedTopLeft),
+    ("no rule in a chunk", "incremental decoding", "AT601", CachedOpen),
+    ("blind to itself", "incremental decoding", "AT601", CachedBlind),
+    ("state in the module", "hidden state", "AT402", CachedInside),
+    ("past of the first row", "incremental decoding", "AT603", CachedRows),
+    ("full pass not causal", "causality", "AT101", CachedUncausal),
+):
+    other(name, cause, code, bad, Cached, "decoder")
