@@ -12,8 +12,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from attention_lib.doctor.adapters import UnknownSubject, adapt
+from attention_lib.doctor.catalogue import PROBES
 from attention_lib.doctor.examination import (
-    PROBES,
     dependency_map,
     examine,
     run_examination,

@@ -50,7 +50,7 @@ def private_copy(subject: Any) -> Any:
             named = {k: private_copy(v) for k, v in subject.keywords.items()}
             return functools.partial(private_copy(subject.func), *parts, **named)
         return _deepcopy(subject)
-    except Exception:  # a subject may refuse in any way it likes
+    except Exception:  # noqa: BLE001 - a subject may raise anything
         return subject
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attention_lib.doctor.adapters import UnknownSubject, find_sizes, keywords
+from attention_lib.doctor.adapters import UnknownSubject
+from attention_lib.doctor.conventions import find_sizes, keywords
 from attention_lib.doctor.copies import double, modules_of
 from attention_lib.doctor.probing import Bench, Skip, SubjectError, moved, pick
 from attention_lib.doctor.subject import Subject
@@ -77,9 +78,9 @@ def _positions(bench: Bench, kind: str) -> None:
         width = bench.facts.embed_dim or 8
         try:
             bench.subject.thing = factory(width)
-        except Exception as error:
-            text = f"{type(error).__name__}: {error}"
-            raise SubjectError(text, f"made with width {width}", error) from error
+        except Exception as raised:
+            text = f"{type(raised).__name__}: {raised}"
+            raise SubjectError(text, f"made with width {width}", raised) from raised
         bench.subject.takes = frozenset({"offset"}) & _takes(bench.subject.thing)
         bench.facts.embed_dim = width
         for module in modules_of(bench.subject.thing):
@@ -87,7 +88,7 @@ def _positions(bench: Bench, kind: str) -> None:
     double(bench.subject.thing)
     if bench.facts.embed_dim is None:
         find_sizes(bench.subject.thing, bench.facts)
-    widths = [bench.facts.embed_dim]
+    widths: list[int] = [bench.facts.embed_dim or 0]
     if bench.facts.embed_dim is None:
         found: list[int] = []
         for module in modules_of(bench.subject.thing):
@@ -103,7 +104,7 @@ def _positions(bench: Bench, kind: str) -> None:
             try:
                 with torch.no_grad():
                     made = bench.subject.thing(torch.zeros(shape, dtype=dtype))
-            except Exception as raised:
+            except Exception as raised:  # noqa: BLE001 - a subject may raise anything
                 error = SubjectError(f"{type(raised).__name__}: {raised}", str(shape))
                 continue
             if isinstance(made, Tensor) and made.shape == shape:

@@ -166,9 +166,13 @@ def used(bench: Bench) -> Iterator[Finding]:
             with torch.no_grad():
                 p.copy_(held)
         linked = bench.notes.get("linked", set())
-        if change == 0 and i not in linked:
-            unused.append(name)
-        elif change == 0 and p.dim() > 1 and float(held.abs().max()) > 0:
+        if (
+            change == 0
+            and i not in linked
+            or change == 0
+            and p.dim() > 1
+            and float(held.abs().max()) > 0
+        ):
             unused.append(name)
         elif change > 1e-6 and graph and i not in linked:
             cut.append(name)

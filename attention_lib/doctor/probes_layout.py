@@ -188,7 +188,7 @@ def foreign_tensors(bench: Bench, call: Any, given: list[Tensor]) -> list[Tensor
                 call()
         except SubjectError:
             raise
-        except Exception:
+        except Exception:  # noqa: BLE001 - a subject may raise anything
             return []
     again = {t.untyped_storage()._cdata for t in modes[1].found}
     return [
@@ -203,7 +203,7 @@ def constants(bench: Bench) -> Iterator[Finding]:
     if not isinstance(bench.subject.thing, nn.Module):
         raise Skip("not a module: nothing to move")
     x = bench.tokens()
-    causal = {"causal": True} if bench.has_flag else {}
+    causal: dict[str, Any] = {"causal": True} if bench.has_flag else {}
     found = foreign_tensors(bench, lambda: bench.raw(x, **causal), [x])
     found = [t for t in found if not t.requires_grad]  # another probe's
     if found:

@@ -12,8 +12,8 @@ from attention_lib.doctor.adapters import adapt
 from attention_lib.doctor.causes import finding
 from attention_lib.doctor.copies import double
 from attention_lib.doctor.findings import Finding
-from attention_lib.doctor.probing import Bench, Skip
 from attention_lib.doctor.probes_positions import called
+from attention_lib.doctor.probing import Bench, Skip
 
 __all__ = ["like_reference", "same_numbers"]
 

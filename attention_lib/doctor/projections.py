@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,15 @@ class Parts:
     o: Map
     how: str
     own_features: bool = False
+
+
+def _parts(
+    maps: Iterable[Map | None], out: Map, how: str, own: bool = False
+) -> Iterator[Parts]:
+    """Parts of three maps, where there are three."""
+    three = [made for made in maps if made is not None]
+    if len(three) == 3:
+        yield Parts(three[0], three[1], three[2], out, how, own)
 
 
 def _same(x: Tensor) -> Tensor:
@@ -145,7 +154,7 @@ def _of_module(m: nn.Module, E: int, H: int) -> list[Parts]:
         return _torch(m)
     if isinstance(m, MultiHeadAttention):
         ours: list[Map] = [_linear(w, b) for w, b in m.parts()]
-        return [Parts(*ours, m.out_proj, "its projections")]
+        return list(_parts(ours, m.out_proj, "its projections"))
     named: dict[str, Any] = {}
     for name, child in m.named_children():
         if as_map(child) is not None and role(name):
@@ -171,7 +180,7 @@ def _torch(m: nn.MultiheadAttention) -> list[Parts]:
     none = (None,) * 3
     bs = none if m.in_proj_bias is None else m.in_proj_bias.chunk(3)
     maps = [_linear(w, b) for w, b in zip(ws, bs, strict=True)]
-    return [Parts(*maps, m.out_proj, "in_proj_weight")]
+    return list(_parts(maps, m.out_proj, "in_proj_weight"))
 
 
 def _own(child: Any, E: int, H: int) -> Map | None:
@@ -188,21 +197,20 @@ def _named(named: dict[str, Any], E: int, H: int) -> Iterator[Parts]:
     out = as_map(named["o"]) if "o" in named else _same
     assert out is not None
     if {"q", "k", "v"} <= set(named):
-        maps = [_own(named[r], E, H) for r in "qkv"]
-        if all(maps):
-            q = named["q"]
-            slices = isinstance(q, nn.Linear) and q.in_features != E
-            yield Parts(*maps, out, "q, k, v by name", slices)  # type: ignore[arg-type]
+        q = named["q"]
+        slices = isinstance(q, nn.Linear) and q.in_features != E
+        maps = (_own(named[r], E, H) for r in "qkv")
+        yield from _parts(maps, out, "q, k, v by name", slices)
     if "qkv" in named:
         made = as_map(named["qkv"])
         assert made is not None
         width = int(made(_probe_of(named["qkv"])).shape[-1])
         yield from _fused(made, out, E, H, width)
     if {"q", "kv"} <= set(named):
-        q, kv = as_map(named["q"]), as_map(named["kv"])
-        if q and kv:
+        single, kv = as_map(named["q"]), as_map(named["kv"])
+        if single and kv:
             for a, b in ((0, 1), (1, 0)):
-                yield Parts(q, _chunk(kv, 2, a), _chunk(kv, 2, b), out, "q and kv")
+                yield Parts(single, _chunk(kv, 2, a), _chunk(kv, 2, b), out, "q and kv")
 
 
 def _probe_of(child: Any) -> Tensor:
@@ -232,16 +240,17 @@ def _fused(made: Map, out: Map, E: int, H: int, width: int) -> Iterator[Parts]:
     """All three in one: in thirds, by head, or with fewer keys than queries."""
     if width != 3 * E and E < width and (width - E) % 2 == 0 and width < 3 * E:
         sizes = [E, (width - E) // 2, (width - E) // 2]
-        yield Parts(*(_part(made, sizes, n) for n in range(3)), out, "one projection")
+        yield from _parts(
+            (_part(made, sizes, n) for n in range(3)), out, "one projection"
+        )
     for a, b, c in itertools.permutations(range(3)):
         three = (_chunk(made, 3, n) for n in (a, b, c))
-        yield Parts(*three, out, "one projection in thirds")
+        yield from _parts(three, out, "one projection in thirds")
         if H > 1:
             three = (_stacked(made, H, n) for n in (a, b, c))
-            yield Parts(*three, out, "one projection by head")
-    yield Parts(
-        *(_inner(made, n) for n in range(3)), out, "one projection, interleaved"
-    )
+            yield from _parts(three, out, "one projection by head")
+    inner = (_inner(made, n) for n in range(3))
+    yield from _parts(inner, out, "one projection, interleaved")
 
 
 def _bare(m: nn.Module) -> Iterator[Parts]:
@@ -265,7 +274,8 @@ def _bare(m: nn.Module) -> Iterator[Parts]:
     elif "qkv" in named and named["qkv"].dim() == 2:
         for made in _matrices(named["qkv"]):
             for o in outs:
-                yield Parts(*(_chunk(made, 3, n) for n in range(3)), o, "one matrix")
+                three = (_chunk(made, 3, n) for n in range(3))
+                yield from _parts(three, o, "one matrix")
 
 
 def _joined(maps: list[Map]) -> Map:
@@ -292,19 +302,17 @@ def _listed(m: nn.Module, named: dict[str, Any], E: int) -> Iterator[Parts]:
                 "heads in a list",
             )
     if len(lists) == 3:  # a list of queries, one of keys, one of values
-        three = [[as_map(c) for c in held.children()] for held in lists]
-        if all(made is not None for row in three for made in row):
-            yield Parts(*(_joined(row) for row in three), out, "lists of q, k and v")  # type: ignore[arg-type]
+        rows = [[m for c in held.children() if (m := as_map(c))] for held in lists]
+        if all(len(r) == len(held) for r, held in zip(rows, lists, strict=True)):
+            yield from _parts(map(_joined, rows), out, "lists of q, k and v")
 
 
 def _of_head(c: nn.Module, E: int) -> Iterator[Parts]:
     named = {role(name): child for name, child in c.named_children() if as_map(child)}
     if {"q", "k", "v"} <= set(named) and "o" not in named:
         yield from _named(named, E, 1)
-    elif isinstance(c, (nn.ModuleList, nn.Sequential)):
-        maps = [as_map(child) for child in c.children()]
-        if len(maps) == 3 and all(maps):
-            yield Parts(*maps, _same, "three by order")  # type: ignore[arg-type]
+    elif isinstance(c, (nn.ModuleList, nn.Sequential)) and len(c) == 3:
+        yield from _parts(map(as_map, c.children()), _same, "three by order")
 
 
 def _unnamed(m: nn.Module, E: int) -> Iterator[Parts]:
@@ -315,5 +323,5 @@ def _unnamed(m: nn.Module, E: int) -> Iterator[Parts]:
     out = as_map(linears[3]) if len(linears) == 4 else _same
     assert out is not None
     maps = [as_map(c) for c in linears[:3]]
-    for q, k, v in itertools.permutations(maps):
-        yield Parts(q, k, v, out, "Linears by order")  # type: ignore[arg-type]
+    for three in itertools.permutations(maps):
+        yield from _parts(three, out, "Linears by order")

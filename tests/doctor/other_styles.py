@@ -6,9 +6,8 @@ import math
 
 import torch
 import torch.nn.functional as F
-from torch import nn
-
 from faults import OTHER_STYLES, E, H, Plain, plant
+from torch import nn
 
 D = E // H
 
@@ -342,6 +341,10 @@ other("keys by the queries' map", "dead parameter", "AT310", SameProjection, Pla
 other("short mask table", "length", "AT520", ShortTable, NoTable, **ALWAYS)
 
 
+def same(f):
+    return lambda: f
+
+
 # Cores --------------------------------------------------------------------------------
 
 
@@ -401,7 +404,7 @@ for name, cause, code, bad in (
         name,
         cause,
         code,
-        (lambda f: lambda: f)(bad),
+        same(bad),
         lambda: core,
         kind="core",
     )
@@ -500,10 +503,6 @@ def one_slope(L, S):
     return penalty(L, S)[:1].expand(3, -1, -1)
 
 
-def same(f):
-    return lambda: f
-
-
 other(
     "offset ignored", "incremental decoding", "AT602", WavesFromZero, Waves, "encoding"
 )
@@ -592,7 +591,7 @@ class CachedOpen(Cached):
     """No causal rule inside a chunk."""
 
     def step(self, x, state=None):
-        y, state = super().step(x, state)
+        _, state = super().step(x, state)
         q, _, _ = self.rows(x, state["k"].shape[2] - x.shape[1])
         out = F.scaled_dot_product_attention(q, state["k"], state["v"])
         return self.out(out.transpose(1, 2).flatten(2)), state
