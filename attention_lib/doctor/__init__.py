@@ -12,8 +12,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from attention_lib.doctor.adapters import UnknownSubject, adapt
-from attention_lib.doctor.catalogue import PROBES
 from attention_lib.doctor.examination import (
+    PROBES,
     dependency_map,
     examine,
     run_examination,
@@ -30,7 +30,7 @@ from attention_lib.doctor.subject import Facts
 
 if TYPE_CHECKING:
     from attention_lib.doctor.codes import explain
-    from attention_lib.doctor.report import Report
+    from attention_lib.doctor.report import FaultyAttention, Report
 
 __all__ = [
     "PROBES",
@@ -38,6 +38,7 @@ __all__ = [
     "Evidence",
     "Examination",
     "Facts",
+    "FaultyAttention",
     "Finding",
     "Remedy",
     "Report",
@@ -50,7 +51,7 @@ __all__ = [
     "run_examination",
 ]
 
-_LATER = {"Report": "report", "explain": "codes"}
+_LATER = {"FaultyAttention": "report", "Report": "report", "explain": "codes"}
 
 
 def __getattr__(name: str) -> Any:

@@ -77,6 +77,7 @@ PROBES: tuple[Probe, ...] = (
     _probe(probes_state.untouched, "AT403", "attention", "decoder"),
     _probe(probes_state.registered, "AT320"),
     _probe(probes_state.round_trip, "AT404"),
+    _probe(probes_state.new_twin, "AT404"),
     _probe(probes_layout.strides, "AT302"),
     _probe(probes_layout.constants, "AT510"),
     _probe(probes_numerics.half, "AT502 AT510"),

@@ -63,6 +63,27 @@ CAUSES: dict[str, Known] = {
         ),
         "the first token sees nothing",
     ),
+    "own token hidden": Known(
+        "AT102",
+        "mask value",
+        "a token does not see itself: the mask hides the diagonal",
+        ("- keep = ~torch.eye(L, dtype=torch.bool)",),
+        "a token knows itself only through the others",
+    ),
+    "softmax twice": Known(
+        "AT201",
+        "normalisation",
+        "the softmax is taken twice: weights are almost even",
+        ("- weights = scores.softmax(-1).softmax(-1)", "+ scores.softmax(-1)"),
+        "attention cannot become sharp",
+    ),
+    "rotary on queries alone": Known(
+        "AT211",
+        "rotary layout",
+        "queries are turned by their positions and keys are not",
+        ("+ q, k = rotary(q), rotary(k)",),
+        "scores depend on the absolute place of a query",
+    ),
     "other triangle": Known(
         "AT101",
         "causality",

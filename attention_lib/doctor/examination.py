@@ -14,6 +14,7 @@ from attention_lib.doctor import (
     probes_reach,
 )
 from attention_lib.doctor.adapters import UnknownSubject, adapt, describe
+from attention_lib.doctor.catalogue import PROBES
 from attention_lib.doctor.findings import Examination, Finding
 from attention_lib.doctor.prepare import prepare
 from attention_lib.doctor.probing import (
@@ -30,7 +31,7 @@ from attention_lib.doctor.subject import KINDS, Facts
 if TYPE_CHECKING:
     from attention_lib.doctor.report import Report
 
-__all__ = ["dependency_map", "examine", "run_examination"]
+__all__ = ["PROBES", "dependency_map", "examine", "run_examination"]
 
 
 def examine(

@@ -148,7 +148,10 @@ def reach(bench: Bench) -> Iterator[Finding]:
         if found:
             return
         clean.add(name)
-    yield from _lengths(bench)
+    found = list(_two_tokens(bench))
+    yield from found
+    if not found:
+        yield from _lengths(bench)
 
 
 def _one_way(
@@ -158,6 +161,8 @@ def _one_way(
     causal = bool(how.get("causal"))
     may = bench.expected(L, causal=causal)
     y = bench.out(x, **how)
+    if not torch.isfinite(y).all() and not name:
+        return  # the control reports it
     if not torch.isfinite(y).all():
         bad = (~torch.isfinite(y)).any(-1).any(0)
         first = bool(bad[0]) and int(bad.sum()) == 1
@@ -339,6 +344,39 @@ def _blocks(seen: Tensor) -> bool:
         and seen.diagonal().all()
         and torch.equal((seen.float() @ seen.float()) > 0, seen)
     )
+
+
+def _two_tokens(bench: Bench) -> Iterator[Finding]:
+    """With two tokens, one that does not see itself sees a single key.
+
+    The softmax over a single key is 1 whatever the query, so that token then moves
+    nothing of its own output. With more tokens it still does, as a query.
+    """
+    for how in [{}, {"causal": True}] if bench.has_flag else [{}]:
+        may = bench.expected(2, causal="causal" in how)
+        seen = torch.zeros(2, 2, dtype=torch.bool)
+        for seed in (1, 2):
+            x = bench.tokens(seed, 1, 2)
+            y = bench.out(x, **how)
+            if not torch.isfinite(y).all():
+                break
+            seen |= (reach_of(bench, x, **how) > 0).any(0)
+        else:
+            hidden = may.diagonal() & ~seen.diagonal() & seen.any(1)
+            if hidden.any():
+                i = int(hidden.nonzero()[0])
+                yield finding(
+                    "AT102",
+                    "reach",
+                    "a token does not see itself",
+                    f"With two tokens y[{i}] moves by exactly 0 when x[{i}] changes.",
+                    measured=0.0,
+                    key="strict triangle" if how or i else "own token hidden",
+                    sure="shown",
+                    how="it sees a single key, and that is the other token",
+                    smallest="length 2, batch 1 (any seed)",
+                )
+                return
 
 
 def _lengths(bench: Bench) -> Iterator[Finding]:

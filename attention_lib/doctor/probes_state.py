@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from attention_lib.doctor.adapters import adapt
 from attention_lib.doctor.causes import finding
 from attention_lib.doctor.copies import private_copy
 from attention_lib.doctor.findings import Finding
 from attention_lib.doctor.probing import Bench, Skip, SubjectError, moved
 
-__all__ = ["hidden_state", "registered", "repeatable", "round_trip", "untouched"]
+__all__ = [
+    "hidden_state",
+    "new_twin",
+    "registered",
+    "repeatable",
+    "round_trip",
+    "untouched",
+]
 
 
 def repeatable(bench: Bench) -> Iterator[Finding]:
@@ -68,6 +78,26 @@ def hidden_state(bench: Bench) -> Iterator[Finding]:
         if bench.works(between, **how):
             bench.out(between, **how)
     bench.works(bench.tokens(3))
+    if bench.has_context:
+        one, two = bench.tokens(6, L=bench.S), bench.tokens(7, L=bench.S)
+        if bench.works(x, context=one):
+            y = bench.out(x, context=one)
+            bench.out(x, context=two)
+            kept = float(moved(y, bench.out(x, context=one)).max())
+            if kept > 0:
+                yield finding(
+                    "AT402",
+                    "hidden_state",
+                    "another context changes a later call",
+                    f"The same call before and after another context differs by "
+                    f"{kept:.2g}. It must not differ at all.",
+                    measured=kept,
+                    expected=0.0,
+                    why="keys or values of a context are kept between calls",
+                    kind="hidden state",
+                    sure="shown",
+                )
+                return
     again = bench.out(x)
     gap = float(moved(first, again).max())
     if gap > 0:
@@ -171,6 +201,81 @@ def registered(bench: Bench) -> Iterator[Finding]:
             remedy=("- self.heads = [...]", "+ self.heads = nn.ModuleList([...])"),
             effect="they never train, are not saved and stay on the CPU",
         )
+
+
+def _twin(thing: nn.Module, seed: int) -> nn.Module | None:
+    """A module made anew, with other random numbers, from attributes of the same names.
+
+    None where an argument of the constructor has no attribute of its name.
+    """
+    given = {}
+    try:
+        for p in list(inspect.signature(type(thing).__init__).parameters.values())[1:]:
+            if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+                return None
+            value = getattr(thing, p.name, inspect.Parameter.empty)
+            if not isinstance(value, (int, float, str, bool, type(None))):
+                return None
+            given[p.name] = value
+        torch.manual_seed(seed)
+        made = type(thing)(**given)
+        made.load_state_dict(thing.state_dict())
+    except Exception:  # noqa: BLE001 - a constructor may raise anything
+        return None
+    first = next(iter(thing.parameters()))
+    return made.to(first.dtype).eval()
+
+
+def new_twin(bench: Bench) -> Iterator[Finding]:
+    """Load the state into a module made anew with another seed: the same output.
+
+    What was drawn at random and is not in state_dict differs in the twin.
+    """
+    thing = bench.subject.thing
+    if not isinstance(thing, nn.Module) or not list(thing.parameters()):
+        raise Skip("not a module with parameters")
+    twin = _twin(thing, 1234)
+    if twin is None:
+        raise Skip("no twin can be made from its attributes", True)
+    facts = replace(bench.facts)
+    other = replace(bench, subject=adapt(twin, facts), facts=bench.facts)
+    x = bench.tokens()
+    y = bench.out(x)
+    try:
+        gap = float(moved(y, other.out(x)).max())
+    except SubjectError as error:
+        raise Skip("its twin does not work", True) from error
+    if gap == 0:
+        return
+    copied = other.subject.thing
+    held = {n: b for n, b in thing.named_buffers() if n not in thing.state_dict()}
+    for name, b in copied.named_buffers():
+        if name in held:
+            b.copy_(held[name])
+    strays = [(n, v) for m in thing.modules() for n, v in vars(m).items() if _is(v)]
+    for (name, value), module in zip(
+        strays,
+        (m for m in copied.modules() for v in vars(m).values() if _is(v)),
+        strict=False,
+    ):
+        setattr(module, name, value)
+    if float(moved(y, other.out(x)).max()) == 0:
+        yield finding(
+            "AT404",
+            "new_twin",
+            "state_dict leaves out what the output needs",
+            f"A twin made with another seed, with this state loaded, differs by "
+            f"{gap:.2g}.",
+            measured=gap,
+            expected=0.0,
+            why="something random is a plain attribute or a buffer that is not saved",
+            kind="registration",
+            sure="shown",
+            remedy=('+ self.register_buffer("table", table)  # persistent',),
+            effect="a loaded checkpoint computes something else",
+        )
+    else:
+        raise Skip("its twin is made otherwise than it was", True)
 
 
 def round_trip(bench: Bench) -> Iterator[Finding]:

@@ -54,6 +54,7 @@ def rows(bench: Bench) -> Iterator[Finding]:
         if gap > bench.noise:
             yield _rows_fault(bench, y, alone, name, gap)
             return
+    bench.notes["means"] = True
     if not bench.has_context:
         return
     x, context = bench.tokens(), one.expand(-1, bench.S, -1).contiguous()
@@ -67,6 +68,7 @@ def rows(bench: Bench) -> Iterator[Finding]:
     else:
         gap = bench.close(y, y[:, :1].expand_as(y))
     if gap > bench.noise:
+        bench.notes["means"] = False
         yield finding(
             "AT201",
             "rows",
@@ -208,6 +210,9 @@ def reported(bench: Bench) -> Iterator[Finding]:
         return
     if bench.facts.normalization == "softmax":
         axis = _axis_of_weights(bench)
+        if axis and _mean_is_right(bench):
+            yield _not_the_weights(four)
+            return
         if axis:
             yield finding(
                 "AT201",
@@ -248,6 +253,13 @@ def reported(bench: Bench) -> Iterator[Finding]:
         if (
             bench.facts.normalization == "softmax"
             and float((sums - 1).abs().max()) > 1e-4
+            and _mean_is_right(bench)
+        ):
+            yield _not_the_weights(four)
+            return
+        if (
+            bench.facts.normalization == "softmax"
+            and float((sums - 1).abs().max()) > 1e-4
         ):
             yield finding(
                 "AT201",
@@ -260,6 +272,9 @@ def reported(bench: Bench) -> Iterator[Finding]:
                 key="after softmax" if name != "plain" else "not normalised",
             )
             return
+        if bool((four < 0).any()) and _mean_is_right(bench):
+            yield _not_the_weights(four)
+            return
         if bool((four < 0).any()) and bench.facts.normalization != "none":
             yield finding(
                 "AT201",
@@ -270,6 +285,27 @@ def reported(bench: Bench) -> Iterator[Finding]:
                 key="not normalised",
             )
             return
+
+
+def _mean_is_right(bench: Bench) -> bool:
+    """Whether outputs were shown to be weighted means, so that only the report errs."""
+    return bench.notes.get("means", False)
+
+
+def _not_the_weights(four: Tensor) -> Finding:
+    return finding(
+        "AT314",
+        "reported",
+        "what is reported as weights is not what makes the output",
+        f"Rows of it sum to {float(four.sum(-1).min()):.3g} up to "
+        f"{float(four.sum(-1).max()):.3g}; outputs are weighted means all the same.",
+        measured=float(four.sum(-1).max()),
+        expected=1.0,
+        why="scores are returned, or weights of another step",
+        kind="reported weights",
+        sure="shown",
+        effect="pictures of the weights mislead",
+    )
 
 
 def same_output(bench: Bench) -> Iterator[Finding]:

@@ -23,6 +23,7 @@ from attention_lib.doctor.projections import Parts, find_parts
 from attention_lib.doctor.textbook import (
     AXES,
     MASKS,
+    ROTARY,
     SCALES,
     Variant,
     factor,
@@ -101,7 +102,7 @@ def reproduced(bench: Bench) -> Iterator[Finding]:
     The right one clears scale, softmax axis and head layout. A wrong one alone is the
     cause. None or several: it cannot be told.
     """
-    if bench.facts.residual or bench.facts.normalization != "softmax":
+    if bench.facts.normalization != "softmax":
         raise Skip("not a bare softmax attention: it cannot be told by a refit", True)
     candidates = find_parts(bench.subject.thing, bench.E, bench.H)
     if not candidates:
@@ -115,7 +116,11 @@ def reproduced(bench: Bench) -> Iterator[Finding]:
     tried = 0
     for H, parts in itertools.product(heads[:6], candidates):
         trial = _Refit(bench, parts, H)
-        plain = (replace(variant, group=g) for g in ("each", "tile"))
+        plain = (
+            replace(variant, group=g, rotary=r)
+            for g in ("each", "tile")
+            for r in _turns(bench)
+        )
         found = trial.fits(case, plain)
         tried += trial.tried
         if found:
@@ -137,6 +142,19 @@ def reproduced(bench: Bench) -> Iterator[Finding]:
     yield from _weights(bench, fit, variant)
 
 
+def _turns(bench: Bench) -> tuple[str, ...]:
+    """Rotations to try: where the order of tokens matters, and nowhere else."""
+    ordered = bench.facts.positions == "relative" or bench.notes.get("ordered")
+    rotated = ("halves", "neighbours", "none") if ordered else ("none",)
+    return rotated
+
+
+def _bare(bench: Bench, x: Tensor, out: Tensor) -> Tensor:
+    """The output without the residual x, where one is declared."""
+    same = bench.facts.residual and out.shape == x.shape
+    return out - x if same else out
+
+
 def _case(bench: Bench) -> _Case:
     """Cross-attention where possible, so that queries and keys differ in number."""
     x = bench.tokens()
@@ -144,13 +162,14 @@ def _case(bench: Bench) -> _Case:
     if bench.has_context and not always:
         context = bench.tokens(6, L=bench.S)
         try:
-            return _Case(x, context, None, bench.out(x, context=context))
+            out = bench.out(x, context=context)
+            return _Case(x, context, None, _bare(bench, x, out))
         except SubjectError:
             pass
     keep = None
     if always and bench.facts.causal != "flag":
         keep = bench.expected(bench.L).expand(bench.B, -1, -1)
-    return _Case(x, x, keep, bench.out(x))
+    return _Case(x, x, keep, _bare(bench, x, bench.out(x)))
 
 
 def _search(
@@ -160,6 +179,12 @@ def _search(
     for parts in candidates[:4]:
         trial = _Refit(bench, parts, H)
         grid: Iterator[Variant] = near(right, False)
+        if len(_turns(bench)) > 1:
+            rotated = (
+                Variant(scale=s, axis=a, rotary=r)
+                for s, a, r in itertools.product(SCALES, AXES, ROTARY)
+            )
+            grid = itertools.chain(rotated, grid)
         if case.keep is not None:
             shifts = (
                 Variant(scale=s, axis=a, mask=m, shift=n)
@@ -240,7 +265,7 @@ def _masks(bench: Bench, fit: _Refit, variant: Variant) -> Iterator[Finding]:
         ways.append(({"mask": given}, keep & full))
     for how, keep in ways:
         try:
-            case = _Case(x, x, keep, bench.out(x, **how))
+            case = _Case(x, x, keep, _bare(bench, x, bench.out(x, **how)))
         except SubjectError:
             continue
         fit.tried, fit.next = 0, math.inf
@@ -271,7 +296,7 @@ def _masks(bench: Bench, fit: _Refit, variant: Variant) -> Iterator[Finding]:
 def _weights(bench: Bench, fit: _Refit, variant: Variant) -> Iterator[Finding]:
     """Reported weights must be those that make the output."""
     if bench.facts.weights != "heads" or variant != replace(
-        Variant(), scale=variant.scale, group=variant.group
+        Variant(), scale=variant.scale, group=variant.group, rotary=variant.rotary
     ):
         return
     x = bench.tokens()
@@ -295,7 +320,8 @@ def _weights(bench: Bench, fit: _Refit, variant: Variant) -> Iterator[Finding]:
         if told.shape != w.shape:
             continue
         gap = float((told - w).abs().max())
-        case = _Case(x, x, keep.expand(bench.B, -1, -1), bench.out(x, **how))
+        out = _bare(bench, x, bench.out(x, **how))
+        case = _Case(x, x, keep.expand(bench.B, -1, -1), out)
         if gap > 1e-5 and fit.error(case, variant) <= fit.tolerance:
             yield finding(
                 "AT314",

@@ -19,7 +19,7 @@ EXPLAINS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("AT521", ("AT900",)),
     (
         "AT401",
-        (*LOOSE, "AT311", "AT313", "AT315", "AT504", "AT521", "AT402")
+        (*LOOSE, "AT311", "AT313", "AT315", "AT504", "AT521", "AT402", "AT301")
         + ("AT404", "AT210"),
     ),
     ("AT402", (*LOOSE, "AT301", "AT404", "AT504", "AT315", "AT210")),

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 __all__ = [
@@ -35,11 +36,14 @@ class Variant:
     group: str = "each"  # or "tile": how shared heads are repeated
     mask: str = "hide"
     shift: int = 0  # columns by which the triangle is late
+    rotary: str = "none"  # or "halves", "neighbours", "halves, queries"
 
     def causes(self) -> list[str]:
         """Names of what is wrong with it."""
         wrong = []
-        if self.axis != "keys":
+        if self.axis == "twice":
+            wrong.append("softmax twice")
+        elif self.axis != "keys":
             wrong.append(f"over {self.axis}")
         if self.split == "view":
             wrong.append("view")
@@ -57,6 +61,8 @@ class Variant:
             wrong.append("other scale")
         if self.mask not in ("hide", "renormalised"):
             wrong.append(self.mask)
+        if self.rotary == "halves, queries":
+            wrong.append("rotary on queries alone")
         if self.shift > 0:
             wrong.append("late triangle")
         elif self.shift < 0:
@@ -73,7 +79,8 @@ MERGES = ("heads", "inner", "flat")
 SCALES = ("head", "width", "none", "head^1", "width^1", "up", "keys", "number")
 
 
-AXES = ("keys", "queries", "heads", "batch", "all")
+ROTARY = ("none", "halves", "neighbours", "halves, queries")
+AXES = ("keys", "twice", "queries", "heads", "batch", "all")
 
 
 MASKS = (
@@ -95,6 +102,20 @@ def factor(name: str, d: int, E: int, H: int, S: int, declared: float | None) ->
         "keys": S**-0.5,
         "number": H**-0.5,
     }[name]
+
+
+def turn(t: Tensor, pairs: str, base: float = 1e4) -> Tensor:
+    """Turn pairs of features by the token's place: (B, H, L, D)."""
+    d, L = t.shape[-1], t.shape[-2]
+    speed = base ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
+    angles = torch.arange(L, dtype=torch.float64)[:, None] * speed
+    cos, sin = angles.cos().to(t.dtype), angles.sin().to(t.dtype)
+    if pairs == "neighbours":
+        a, b = t[..., 0::2], t[..., 1::2]
+        both = torch.stack([a * cos - b * sin, a * sin + b * cos], -1)
+        return both.flatten(-2)
+    a, b = t.chunk(2, -1)
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
 
 
 def _split(t: Tensor, how: str, heads: int) -> Tensor:
@@ -169,6 +190,9 @@ def textbook(
             times = [1, 1, 1, 1]
             times[axis] = H // kv
             k, v = k.repeat(*times), v.repeat(*times)
+    if variant.rotary != "none":
+        q = turn(q, variant.rotary)
+        k = k if "queries" in variant.rotary else turn(k, variant.rotary)
     if variant.turned:
         q, k = k, q
     z = q @ k.transpose(-1, -2)
@@ -192,8 +216,12 @@ def textbook(
     if variant.axis == "all":
         w = z.flatten(-2).softmax(-1).view_as(z)
     else:
-        at = {"keys": -1, "queries": -2, "heads": 1, "batch": 0}[variant.axis]
+        at = {"keys": -1, "twice": -1, "queries": -2, "heads": 1, "batch": 0}[
+            variant.axis
+        ]
         w = z.softmax(at)
+        if variant.axis == "twice":
+            w = w.softmax(at)
     if mask in ("after softmax", "renormalised") and kept is not None:
         w = w * kept
         if mask == "renormalised":
