@@ -1,5 +1,6 @@
 """The doctor: examines anyone's attention by what it does, and names the cause.
 
+>>> from torch import nn
 >>> from attention_lib.doctor import examine
 >>> report = examine(nn.MultiheadAttention(8, 2))
 >>> report.healthy

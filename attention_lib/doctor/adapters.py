@@ -29,7 +29,7 @@ from attention_lib.doctor.conventions import (
     keywords,
     parameters_of,
 )
-from attention_lib.doctor.copies import modules_of, private_copy
+from attention_lib.doctor.copies import private_copy
 from attention_lib.doctor.known_layers import KNOWN_LAYERS
 from attention_lib.doctor.known_libraries import published, x_transformers
 from attention_lib.doctor.subject import Facts, Subject
@@ -104,14 +104,12 @@ def adapt(subject: Any, facts: Facts, kind: str = "attention") -> Subject:
                     f"(y, state), and {method!r} is missing",
                 )
         thing = private_copy(subject)
-        _eval(thing)
         return Subject(lambda x, *_: thing.full(x), thing, name, facts)
     if not callable(subject) and callable(getattr(subject, "attend", None)):
         subject = subject.attend
     if not callable(subject):
         raise UnknownSubject(name, "it is not callable")
     thing = subject if isinstance(subject, type) else private_copy(subject)
-    _eval(thing)
     if kind != "attention":
         return Subject(thing, thing, name, facts, keywords(thing))
     for known, make in KNOWN_LAYERS:
@@ -124,11 +122,6 @@ def adapt(subject: Any, facts: Facts, kind: str = "attention") -> Subject:
     if isinstance(thing, nn.Module) and package == "transformers" and hidden:
         return published(thing, name, facts)
     return _by_signature(thing, name, facts)
-
-
-def _eval(thing: Any) -> None:
-    for module in modules_of(thing):
-        module.eval()
 
 
 # Modules that are known ---------------------------------------------------------------

@@ -10,12 +10,13 @@ import copy
 import functools
 import types
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["modules_of", "private_copy", "stray_tensors"]
+__all__ = ["modules_of", "private_copy", "stray_tensors", "unchanged"]
 
 
 def private_copy(subject: Any) -> Any:
@@ -152,6 +153,46 @@ def modules_of(subject: Any) -> list[nn.Module]:
             found.append(thing)
             inner.update(id(module) for module in thing.modules())
     return found
+
+
+@contextmanager
+def unchanged(subject: Any, copy: Any) -> Iterator[None]:
+    """Set back what a copy shares with the subject, where it could not be copied."""
+    mine = {id(part) for top in modules_of(copy) for part in top.modules()}
+    shared = [
+        part
+        for top in modules_of(subject)
+        for part in top.modules()
+        if id(part) in mine
+    ]
+    held = [
+        (
+            part,
+            part.training,
+            {
+                k: (b, None if b is None else b.clone())
+                for k, b in part._buffers.items()
+            },
+            [
+                (p, p.data, p.data.clone(), p.grad, p.requires_grad)
+                for p in part.parameters(False)
+            ],
+        )
+        for part in shared
+    ]
+    try:
+        yield
+    finally:
+        for part, training, buffers, parameters in held:
+            part.training = training
+            for name, (buffer, values) in buffers.items():
+                if buffer is not None and values is not None:
+                    buffer.data.copy_(values)
+                part._buffers[name] = buffer
+            for p, data, values, grad, needs in parameters:
+                data.copy_(values)
+                p.data, p.grad = data, grad
+                p.requires_grad_(needs)
 
 
 def stray_tensors(subject: Any) -> list[tuple[Any, str, Tensor]]:

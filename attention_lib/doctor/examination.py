@@ -13,8 +13,9 @@ from torch import Tensor
 from attention_lib.doctor import (
     probes_reach,
 )
-from attention_lib.doctor.adapters import UnknownSubject, adapt, describe
+from attention_lib.doctor.adapters import adapt, describe
 from attention_lib.doctor.catalogue import PROBES
+from attention_lib.doctor.copies import modules_of, unchanged
 from attention_lib.doctor.findings import Examination, Finding
 from attention_lib.doctor.prepare import prepare
 from attention_lib.doctor.probing import (
@@ -121,8 +122,7 @@ def examine(
 
     Examples
     --------
-    >>> from attention_lib.doctor import examine
-    >>> examine(nn.MultiheadAttention(8, 2)).healthy
+    >>> examine(torch.nn.MultiheadAttention(8, 2)).healthy
     True
     """
     from attention_lib.doctor.report import Report
@@ -176,7 +176,7 @@ def run_examination(
 
     Examples
     --------
-    >>> run_examination(nn.MultiheadAttention(8, 2)).findings[0].code
+    >>> run_examination(torch.nn.MultiheadAttention(8, 2)).findings[0].code
     'AT501'
     """
     start = time.perf_counter()
@@ -188,18 +188,17 @@ def run_examination(
     name = describe(subject)
     run = Running(kind, facts, deadline)
     error = ""
+    bench: Bench | None = None
     with unchanged_surroundings():
-        try:
-            with time_limit(deadline):
-                adapted = adapt(subject, facts, kind)
-                bench = prepare(adapted, kind, seed)
-        except UnknownSubject:
-            raise
-        except (SubjectError, TimeUp) as raised:
-            bench = None
-            run.stopped(raised, "prepare")
-        if bench is not None:
-            run.all(bench)
+        adapted = adapt(subject, facts, kind)
+        with unchanged(subject, adapted.thing):
+            try:
+                with time_limit(deadline):
+                    bench = prepare(adapted, kind, seed)
+            except (SubjectError, TimeUp) as raised:
+                run.stopped(raised, "prepare")
+            if bench is not None:
+                run.all(bench)
     found, allowed = _allowed(fold(run.found), facts.allow)
     words = "".join(f", {k}={v!r}" for k, v in said.items() if k != "allow")
     return Examination(
@@ -286,7 +285,7 @@ def dependency_map(
 
     Examples
     --------
-    >>> layer = nn.MultiheadAttention(8, 2)
+    >>> layer = torch.nn.MultiheadAttention(8, 2)
     >>> seen = dependency_map(layer, torch.randn(1, 3, 8), causal=True)
     >>> (seen > 0).int()
     tensor([[1, 0, 0],
@@ -302,7 +301,10 @@ def dependency_map(
         bench.dtype = x.dtype
         how: dict[str, Any] = {"context": context, "mask": mask, "causal": causal}
         try:
-            size = probes_reach.reach_of(bench, x.detach(), **how)
+            with unchanged(subject, adapted.thing):
+                for module in modules_of(adapted.thing):
+                    module.eval()
+                size = probes_reach.reach_of(bench, x.detach(), **how)
         except SubjectError as error:
             raise RuntimeError(
                 f"{error.what} (called with {error.scenario})"

@@ -84,6 +84,31 @@ def _torch_encoder(m: nn.TransformerEncoderLayer, name: str, facts: Facts) -> Su
     return Subject(call, m, name, facts, frozenset({"mask", "causal"}))
 
 
+def _torch_stack(m: nn.TransformerEncoder, name: str, facts: Facts) -> Subject:
+    first = m.layers[0]
+    assert isinstance(first, nn.TransformerEncoderLayer)
+    heads, batch_first = first.self_attn.num_heads, first.self_attn.batch_first
+
+    def call(
+        x: Tensor, context: Any, mask: Any, causal: bool, need_weights: bool
+    ) -> Any:
+        hide = hide_of(keep_of(x, None, mask, causal), heads)
+        if batch_first:
+            return m(x, mask=hide)
+        return m(x.transpose(0, 1), mask=hide).transpose(0, 1)
+
+    fill_in(
+        facts,
+        embed_dim=first.self_attn.embed_dim,
+        num_heads=heads,
+        causal="flag",
+        masks="any",
+        residual=True,
+    )
+    # Through a second layer a hidden token is seen by way of one that it shows itself.
+    return Subject(call, m, name, facts, frozenset({"mask", "causal"}))
+
+
 def _torch_decoder(m: nn.TransformerDecoderLayer, name: str, facts: Facts) -> Subject:
     heads, batch_first = m.self_attn.num_heads, m.self_attn.batch_first
     E = m.self_attn.embed_dim
@@ -186,6 +211,7 @@ def _our_block(m: TransformerBlock, name: str, facts: Facts) -> Subject:
 KNOWN_LAYERS: tuple[tuple[type, Callable[..., Subject]], ...] = (
     (nn.MultiheadAttention, _torch_attention),
     (nn.TransformerEncoderLayer, _torch_encoder),
+    (nn.TransformerEncoder, _torch_stack),
     (nn.TransformerDecoderLayer, _torch_decoder),
     (MultiHeadAttention, _our_attention),
     (SelfAttention, _our_self_attention),

@@ -42,6 +42,8 @@ def prepare(subject: Subject, kind: str, seed: int) -> Bench:
         If the width of the tokens cannot be found.
     """
     facts = subject.facts
+    for module in modules_of(subject.thing):
+        module.eval()
     bench = Bench(subject, facts, seed)
     bench.notes["known"] = [
         name for name in ("embed_dim", "num_heads") if getattr(facts, name) is not None

@@ -292,6 +292,10 @@ def _missing(
         else:
             why, kind = f"a window: only the last {n} tokens are seen", "window"
             intended = f'pattern="window:{n}"'
+    elif (ahead := int((j - i)[seen].max()) if seen.any() else 0) in (1, 2) and (
+        torch.equal(seen, may & (j <= i + ahead))
+    ):
+        code, key, intended = "AT101", "late triangle", f'pattern="band:{ahead}"'
     elif torch.equal(seen, may & (j <= i)):
         why, kind, sure = (
             "it is causal although nothing asks for it",

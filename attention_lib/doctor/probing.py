@@ -167,7 +167,7 @@ class Bench:
 
     def replaced(self, x: Tensor, where: Tensor, seed: int = 77) -> Tensor:
         """Other tokens where ``where`` (L,) or (B, L) is True."""
-        fresh = self.tokens(seed, *x.shape[:2], size=float(x.std()))
+        fresh = self.tokens(seed, x.shape[0], x.shape[1], size=float(x.std()))
         return torch.where(where.expand(x.shape[:2])[..., None], fresh, x)
 
     # Calls ----------------------------------------------------------------------------

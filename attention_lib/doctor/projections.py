@@ -302,7 +302,7 @@ def _listed(m: nn.Module, named: dict[str, Any], E: int) -> Iterator[Parts]:
                 "heads in a list",
             )
     if len(lists) == 3:  # a list of queries, one of keys, one of values
-        rows = [[m for c in held.children() if (m := as_map(c))] for held in lists]
+        rows = [[f for c in held.children() if (f := as_map(c))] for held in lists]
         if all(len(r) == len(held) for r, held in zip(rows, lists, strict=True)):
             yield from _parts(map(_joined, rows), out, "lists of q, k and v")
 

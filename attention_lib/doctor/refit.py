@@ -127,7 +127,7 @@ def reproduced(bench: Bench) -> Iterator[Finding]:
             fit, variant = trial, found[0]
             break
     if fit is None:
-        fit, variant, tried = _search(bench, case, candidates, heads[0], right)
+        fit, variant, tried = _search(bench, case, candidates, heads, right)
     if fit is None:
         raise Skip(
             f"none of {tried} textbook variants with its weights gives its output: "
@@ -173,41 +173,38 @@ def _case(bench: Bench) -> _Case:
 
 
 def _search(
-    bench: Bench, case: _Case, candidates: list[Parts], H: int, right: str
+    bench: Bench, case: _Case, candidates: list[Parts], heads: list[int], right: str
 ) -> tuple[_Refit | None, Variant, int]:
+    """The nearest variant that fits, for every number of heads where it is unknown."""
+    known = "num_heads" in bench.notes["known"] or bench.H > 1
     tried = 0
-    for parts in candidates[:4]:
+    for parts, H in itertools.product(candidates[:4], heads[: 1 if known else 4]):
         trial = _Refit(bench, parts, H)
-        grid: Iterator[Variant] = near(right, False)
-        if len(_turns(bench)) > 1:
-            rotated = (
-                Variant(scale=s, axis=a, rotary=r)
-                for s, a, r in itertools.product(SCALES, AXES, ROTARY)
-            )
-            grid = itertools.chain(rotated, grid)
-        if case.keep is not None:
-            shifts = (
-                Variant(scale=s, axis=a, mask=m, shift=n)
-                for n, m, s, a in itertools.product(
-                    *((0, 1, -1, 2), ("hide", "ignored", "query axis"), SCALES, AXES)
-                )
-            )
-            grid = itertools.chain(shifts, grid)
         best: list[Variant] = []
-        limit = 99
-        for v in grid:
+        for v in _all(bench, case, right):
             error = trial.error(case, v)
             if error <= trial.tolerance:
                 best.append(v)
                 trial.best = error
-                limit = min(limit, far(v, right))
             else:
                 trial.next = min(trial.next, error)
         tried += trial.tried
         if best:
-            nearest = [v for v in best if far(v, right) <= limit]
-            return trial, nearest[0], tried
+            return trial, min(best, key=lambda v: far(v, right)), tried
     return None, Variant(), tried
+
+
+def _all(bench: Bench, case: _Case, right: str) -> Iterator[Variant]:
+    """Every variant to try: with a shifted triangle, with a rotation, and without."""
+    if case.keep is not None:
+        for n, m, s, a in itertools.product(
+            (0, 1, -1, 2), ("hide", "ignored", "query axis"), SCALES, AXES
+        ):
+            yield Variant(scale=s, axis=a, mask=m, shift=n)
+    if len(_turns(bench)) > 1:
+        for s, a, r in itertools.product(SCALES, AXES, ROTARY):
+            yield Variant(scale=s, axis=a, rotary=r)
+    yield from near(right, False)
 
 
 def _report(

@@ -56,7 +56,7 @@ EXPLAINS: tuple[tuple[str, tuple[str, ...]], ...] = (
 #: Found by itself, each of these explains whatever comes after.
 FIRST = ("AT100", "AT520", "AT521", "AT401", "AT402")
 #: Of these, the one whose cause is surest is the root of the others.
-BROAD = ("AT301", "AT311", "AT201", "AT130", *MASKED)
+BROAD = ("AT301", "AT311", "AT201", "AT130", "AT102", *MASKED)
 WEAK = ("AT110",)
 SURE = {"reproduced": 0, "shown": 1, "consistent": 2}
 
@@ -137,5 +137,7 @@ def _merge_same(findings: Sequence[Finding]) -> list[Finding]:
                 evidence = replace(evidence, smallest=f.evidence.smallest)
         causes.sort(key=lambda c: SURE[c.sure])
         causes = list({c.text: c for c in reversed(causes)}.values())[::-1]
+        if causes and causes[0].sure != "consistent":  # settled: no more guesses
+            causes = [c for c in causes if c.sure != "consistent"]
         merged.append(replace(best, causes=tuple(causes), evidence=evidence))
     return merged

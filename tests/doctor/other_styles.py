@@ -410,6 +410,123 @@ for name, cause, code, bad in (
     )
 
 
+# More of the same ---------------------------------------------------------------------
+
+
+class MaskRepeated(Plain):
+    """The mask of the items is repeated head after head, scores are item by item."""
+
+    def per_head(self, mask):
+        if mask.dim() == 2:
+            return mask
+        return mask.repeat(self.heads, 1, 1).unflatten(0, (len(mask), self.heads))
+
+
+class MaskOfFirst(Plain):
+    def per_head(self, mask):
+        return mask[:1, None] if mask.dim() == 3 else mask
+
+
+class Diagonal(Plain):
+    """A token is hidden from itself."""
+
+    def keep(self, mask, causal, L, S):
+        keep = super().keep(mask, causal, L, S)
+        other = ~torch.eye(L, S, dtype=torch.bool)
+        if L != S or L == 1:
+            return keep
+        return other if keep is None else keep & other
+
+
+class Twice(Plain):
+    def normalise(self, z, keep):
+        return super().normalise(super().normalise(z, keep), keep)
+
+
+class Logarithm(Plain):
+    def normalise(self, z, keep):
+        w = super().normalise(z, keep)
+        return (w + 1e-9).log() if keep is None else w
+
+
+class Scores(Plain):
+    """Returns the scores in place of the weights."""
+
+    def forward(self, x, *, context=None, need_weights=False, **how):
+        out = super().forward(x, context=context, **how)
+        q, k, _ = self.project(x, x if context is None else context)
+        return (out, self.scores(q, k)) if need_weights else out
+
+
+class ValuesOfX(Plain):
+    """In cross-attention the values come from x."""
+
+    def project(self, x, context):
+        q, k, _ = super().project(x, context)
+        return q, k, self.split(self.wv(x))
+
+
+class KeepsContext(Plain):
+    """Projects the first context that it sees, and no other."""
+
+    kept = None
+
+    def forward(self, x, *, context=None, **how):
+        if context is not None:
+            if self.kept is None or self.kept.shape != context.shape:
+                self.kept = context
+            context = self.kept
+        return super().forward(x, context=context, **how)
+
+
+class Unsaved(Plain):
+    """A random table that state_dict leaves out."""
+
+    saved = False
+
+    def __init__(self, dim: int = E, heads: int = H) -> None:
+        super().__init__(dim, heads)
+        table = torch.randn(dim)
+        self.register_buffer("table", table, persistent=self.saved)
+
+    def forward(self, x, *, context=None, **how):
+        context = x if context is None else context
+        return super().forward(x * self.table, context=context * self.table, **how)
+
+
+class Saved(Unsaved):
+    saved = True
+
+
+class Turned(Plain):
+    """Rotary attention."""
+
+    def project(self, x, context):
+        q, k, v = super().project(x, context)
+        return neighbours(q), neighbours(k), v
+
+
+class TurnedUnscaled(Turned):
+    def scores(self, q, k):
+        return q @ k.transpose(-1, -2)
+
+
+for name, cause, code, bad in (
+    ("mask repeated head by head", "mask broadcasting", "AT113", MaskRepeated),
+    ("mask of the first item", "mask broadcasting", "AT113", MaskOfFirst),
+    ("diagonal hidden", "mask value", "AT102", Diagonal),
+    ("softmax twice", "normalisation", "AT201", Twice),
+    ("logarithm of the weights", "normalisation", "AT201", Logarithm),
+    ("scores as weights", "reported weights", "AT314", Scores),
+    ("values from x", "cross-attention", "AT130", ValuesOfX),
+    ("context kept", "hidden state", "AT402", KeepsContext),
+):
+    other(name, cause, code, bad, Plain)
+other("table not saved", "registration", "AT404", Unsaved, Saved)
+RELATIVE = {"positions": "relative", "context": False}
+other("rotary, not scaled", "scale", "AT203", TurnedUnscaled, Turned, **RELATIVE)
+
+
 # Encodings, rotations, biases ---------------------------------------------------------
 
 

@@ -62,6 +62,9 @@ TORCH = {
     "encoder layer, pre-norm": lambda: nn.TransformerEncoderLayer(
         24, 3, 32, batch_first=True, norm_first=True
     ),
+    "encoder": lambda: nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(24, 3, 32, batch_first=True), 1
+    ),
     "decoder layer": lambda: nn.TransformerDecoderLayer(24, 3, 32),
 }
 

@@ -232,3 +232,16 @@ def test_dependency_map_of_a_context():
 def test_dependency_map_says_what_was_raised():
     with pytest.raises(RuntimeError, match="no luck"):
         dependency_map(raises, torch.randn(1, 2, E))
+
+
+def test_a_subject_that_cannot_be_copied_is_set_back():
+    class Alone(Plain):
+        def __deepcopy__(self, memo):
+            raise TypeError("one of a kind")
+
+    module = Alone().train()
+    weight = module.wq.weight
+    before = weight.detach().clone()
+    run_examination(module)
+    assert module.training and module.wq.weight is weight
+    assert weight.dtype == torch.float32 and torch.equal(weight, before)
