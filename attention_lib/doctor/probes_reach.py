@@ -142,16 +142,17 @@ def reach(bench: Bench) -> Iterator[Finding]:
         causal = {"causal": True} if bench.has_flag else {}
         ways.append(("when weights are asked for", {"need_weights": True, **causal}))
     clean: set[str] = set()
+    found = list(_two_tokens(bench))
+    yield from found
+    if found:
+        return
     for name, how in ways:
         found = list(_one_way(bench, x, name, how, clean))
         yield from found
         if found:
             return
         clean.add(name)
-    found = list(_two_tokens(bench))
-    yield from found
-    if not found:
-        yield from _lengths(bench)
+    yield from _lengths(bench)
 
 
 def _one_way(
