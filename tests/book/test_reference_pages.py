@@ -167,7 +167,11 @@ def public_names():
             yield from (f"attention_lib.{name}.{inner}" for inner in thing.__all__)
         else:
             yield f"attention_lib.{name}"
-    for module in (context_parallel, doctor, kernels):  # imported by those who want them
+    for module in (
+        context_parallel,
+        doctor,
+        kernels,
+    ):  # imported by those who want them
         yield from (f"{module.__name__}.{name}" for name in module.__all__)
     yield "attention_lib.doctor.testing.AttentionTests"
     yield "attention_lib.checks.Result"
