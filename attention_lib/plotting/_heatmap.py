@@ -104,7 +104,7 @@ def heatmap(
         cmap=cmap,
         edgecolors="white",
         linewidth=0.5 if L * S <= 400 else 0,
-        rasterized=L * S > 1024,  # thousands of vector cells make a heavy file
+        rasterized=L * S > 200,  # hundreds of vector cells make a heavy file
     )
     ax.set(aspect="equal", xlabel="key", ylabel="query", title=title or "")
     ax.invert_yaxis()
