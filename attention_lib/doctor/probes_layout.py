@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from attention_lib.doctor.causes import finding
+from attention_lib.doctor.copies import stray_tensors
 from attention_lib.doctor.findings import Finding
 from attention_lib.doctor.probing import Bench, Skip, SubjectError
 
@@ -186,9 +187,7 @@ def foreign_tensors(bench: Bench, call: Any, given: list[Tensor]) -> list[Tensor
         try:
             with torch.no_grad(), mode:
                 call()
-        except SubjectError:
-            raise
-        except Exception:  # noqa: BLE001 - a subject may raise anything
+        except Exception:  # noqa: BLE001 - some operations refuse to be watched
             return []
     again = {t.untyped_storage()._cdata for t in modes[1].found}
     return [
@@ -200,12 +199,19 @@ def foreign_tensors(bench: Bench, call: Any, given: list[Tensor]) -> list[Tensor
 
 def constants(bench: Bench) -> Iterator[Finding]:
     """Tables must be buffers: what a call uses must move with the module."""
-    if not isinstance(bench.subject.thing, nn.Module):
+    if bench.module is None:
         raise Skip("not a module: nothing to move")
+    kept = stray_tensors(bench.module)
+    if not kept:
+        return
     x = bench.tokens()
     causal: dict[str, Any] = {"causal": True} if bench.has_flag else {}
-    found = foreign_tensors(bench, lambda: bench.raw(x, **causal), [x])
-    found = [t for t in found if not t.requires_grad]  # another probe's
+    own = {t.untyped_storage()._cdata for _, _, t in kept}
+    found = [
+        t
+        for t in foreign_tensors(bench, lambda: bench.raw(x, **causal), [x])
+        if t.untyped_storage()._cdata in own and not t.requires_grad
+    ]
     if found:
         shapes = ", ".join(str(tuple(t.shape)) for t in found[:3])
         yield finding(

@@ -22,7 +22,7 @@ EXPLAINS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (*LOOSE, "AT311", "AT313", "AT315", "AT504", "AT521", "AT402", "AT301")
         + ("AT404", "AT210"),
     ),
-    ("AT402", (*LOOSE, "AT301", "AT404", "AT504", "AT315", "AT210")),
+    ("AT402", (*LOOSE, "AT301", "AT510", "AT404", "AT504", "AT315", "AT210")),
     ("AT301", (*LOOSE, "AT311", "AT521", "AT210", "AT501", "AT313", "AT314")),
     (
         "AT311",
