@@ -15,7 +15,7 @@ LOOSE = (*MASKED, "AT101", "AT102", "AT201", "AT202", "AT204", "AT601")
 #: The deepest first: what a fault of this code explains when both are found.
 EXPLAINS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("AT100", ("*",)),
-    ("AT520", ("AT900",)),
+    ("AT520", ("AT900", "AT521")),
     ("AT521", ("AT900",)),
     (
         "AT401",
