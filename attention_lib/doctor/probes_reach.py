@@ -312,6 +312,9 @@ def _missing(
         )
     else:
         code = "AT311" if bench.H > 1 and not where else "AT102"
+        sides = bool((missing & (j > i)).any() and (missing & (j < i)).any())
+        sure = "shown" if code == "AT311" and sides else "consistent"
+        told = "tokens on both sides are missing, and nothing hides any" * sides
         why, kind = (
             "heads are split or merged by a view, so that tokens are cut up",
             "head layout",

@@ -29,17 +29,17 @@ EXPLAINS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (*LOOSE, "AT120", "AT301", "AT130", "AT313", "AT210", "AT501", "AT314")
         + ("AT900",),
     ),
-    ("AT113", (*LOOSE, "AT501", "AT505", "AT900", "AT210", "AT502", "AT504")),
-    ("AT111", (*LOOSE, "AT501", "AT505", "AT210", "AT314", "AT502", "AT504")),
     (
         "AT201",
         (*LOOSE, "AT301", "AT501", "AT505", "AT210", "AT314", "AT130", "AT702")
         + ("AT502", "AT503", "AT504"),
     ),
+    ("AT113", (*LOOSE, "AT501", "AT505", "AT900", "AT210", "AT502", "AT504")),
+    ("AT111", (*LOOSE, "AT501", "AT505", "AT210", "AT314", "AT502", "AT504")),
     ("AT130", (*LOOSE, "AT900")),
     ("AT112", (*LOOSE, "AT501", "AT505", "AT210", "AT314", "AT502", "AT504")),
     ("AT110", (*LOOSE, "AT501", "AT505", "AT210", "AT314")),
-    ("AT101", ("AT202", "AT601", "AT102", "AT112", "AT314", "AT204")),
+    ("AT101", ("AT202", "AT601", "AT102", *MASKED, "AT314", "AT204", "AT501")),
     ("AT102", ("AT202", "AT601", "AT204", "AT314", "AT201", "AT210", "AT501")),
     ("AT310", ("AT313", "AT404", "AT203")),
     ("AT320", ("AT404", "AT510", "AT502", "AT900")),
@@ -57,12 +57,19 @@ EXPLAINS: tuple[tuple[str, tuple[str, ...]], ...] = (
 FIRST = ("AT100", "AT520", "AT521", "AT401", "AT402")
 #: Of these, the one whose cause is surest is the root of the others.
 BROAD = ("AT301", "AT311", "AT201", "AT130", "AT102", *MASKED)
-WEAK = ("AT110",)
+WEAK = ("AT110", "AT130")
 SURE = {"reproduced": 0, "shown": 1, "consistent": 2}
 
 
 def _surest(f: Finding) -> int:
     return min((SURE[c.sure] for c in f.causes), default=3)
+
+
+def _weight(f: Finding) -> int:
+    """Among the broad ones, how far from sure; the weak ones as if guessed."""
+    if f.code not in BROAD:
+        return 0
+    return 2 if f.code in WEAK else _surest(f)
 
 
 def fold(findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -91,7 +98,7 @@ def fold(findings: Sequence[Finding]) -> tuple[Finding, ...]:
             key=lambda f: (
                 f.severity == "note",
                 0 if f.code in FIRST else 1 if f.code in BROAD else 2,
-                _surest(f) if f.code in BROAD else 0,
+                _weight(f),
                 depth[f.code],
             ),
         )
