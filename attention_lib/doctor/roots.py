@@ -65,9 +65,14 @@ def _surest(f: Finding) -> int:
     return min((SURE[c.sure] for c in f.causes), default=3)
 
 
+def _broad(f: Finding) -> bool:
+    """Whether it may be the root of most others: also what mixes tokens at large."""
+    return f.code in BROAD or any(c.kind == "axis order" for c in f.causes[:1])
+
+
 def _weight(f: Finding) -> int:
     """Among the broad ones, how far from sure; the weak ones as if guessed."""
-    if f.code not in BROAD:
+    if not _broad(f):
         return 0
     return 2 if f.code in WEAK else _surest(f)
 
@@ -97,14 +102,14 @@ def fold(findings: Sequence[Finding]) -> tuple[Finding, ...]:
             possible,
             key=lambda f: (
                 f.severity == "note",
-                0 if f.code in FIRST else 1 if f.code in BROAD else 2,
+                0 if f.code in FIRST else 1 if _broad(f) else 2,
                 _weight(f),
                 depth[f.code],
             ),
         )
         left.remove(root)
         explains = known[root.code]
-        if root.code in BROAD and root.code not in WEAK:
+        if _broad(root) and root.code not in WEAK:
             explains = (*explains, *BROAD)
         under = [
             f
