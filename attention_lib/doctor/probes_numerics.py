@@ -140,6 +140,7 @@ def explodes(bench: Bench) -> Iterator[Finding]:
             "large inputs give NaN or infinity",
             f"{int((~torch.isfinite(y)).sum())} of {y.numel()} outputs are not finite "
             "in float32 for tokens of size 40.",
+            severity="fault" if bench.facts.normalization == "softmax" else "note",
             why="exp of the scores without subtracting the row's maximum",
             kind="numeric range",
             remedy=("- scores.exp() / scores.exp().sum(-1)", "+ scores.softmax(-1)"),
