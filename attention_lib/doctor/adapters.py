@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from attention_lib.doctor.conventions import (
     describe,
     keywords,
+    made_of,
     parameters_of,
 )
 from attention_lib.doctor.copies import private_copy
@@ -95,6 +96,11 @@ def adapt(subject: Any, facts: Facts, kind: str = "attention") -> Subject:
     (2, True)
     """
     name = describe(subject)
+    if isinstance(subject, type) and kind in ("attention", "core", "decoder"):
+        made = made_of(subject, facts)
+        if made is None:
+            raise UnknownSubject(name, "it is a class: make an instance and give that")
+        subject = made
     if kind == "decoder":
         for method in ("full", "step"):
             if not callable(getattr(subject, method, None)):

@@ -84,6 +84,21 @@ CAUSES: dict[str, Known] = {
         ("+ q, k = rotary(q), rotary(k)",),
         "scores depend on the absolute place of a query",
     ),
+    "outside": Known(
+        "AT101",
+        "axis order",
+        "tokens are mixed outside the attention: a norm, a mean, a shift or a "
+        "convolution runs over them",
+        ("- F.layer_norm(x, x.shape[1:])", "+ F.layer_norm(x, x.shape[-1:])"),
+        LEAK,
+    ),
+    "plus fill": Known(
+        "AT112",
+        "mask value",
+        "hidden scores are filled with a large positive number: only they count",
+        ("- scores.masked_fill(~keep, 1e9)", "+ scores.masked_fill(~keep, -torch.inf)"),
+        "only the padding is attended to",
+    ),
     "other triangle": Known(
         "AT101",
         "causality",

@@ -86,6 +86,22 @@ WIDTHS = ("embed_dim", "d_model", "model_dim", "hidden_size", "n_embd", "dim", "
 HEADS = ("num_heads", "n_heads", "n_head", "nhead", "heads", "num_attention_heads", "h")
 
 
+def made_of(subject: type, facts: Facts) -> Any:
+    """A class called with the declared width and number of heads, by their names.
+
+    Returns None where its constructor needs anything else.
+    """
+    given: dict[str, Any] = {}
+    for p in parameters_of(subject) or []:
+        if p.name in WIDTHS and facts.embed_dim is not None:
+            given[p.name] = facts.embed_dim
+        elif p.name in HEADS and facts.num_heads is not None:
+            given[p.name] = facts.num_heads
+        elif p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            return None
+    return subject(**given)
+
+
 def find_sizes(thing: Any, facts: Facts) -> None:
     """Width and heads, from attributes that are named so or from the first Linear."""
     for module in modules_of(thing):

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["modules_of", "private_copy", "stray_tensors", "unchanged"]
+__all__ = ["modules_of", "only_module", "private_copy", "stray_tensors", "unchanged"]
 
 
 def private_copy(subject: Any) -> Any:
@@ -123,7 +123,7 @@ def _held(thing: Any) -> Iterator[Any]:
             return
 
 
-def _walk(thing: Any, depth: int = 6) -> Iterator[Any]:
+def _walk(thing: Any, depth: int = 6, inside: bool = True) -> Iterator[Any]:
     seen: set[int] = set()
     level = [thing]
     for _ in range(depth):
@@ -133,7 +133,8 @@ def _walk(thing: Any, depth: int = 6) -> Iterator[Any]:
                 continue
             seen.add(id(item))
             yield item
-            below.extend(_held(item))
+            if inside or not isinstance(item, nn.Module):
+                below.extend(_held(item))
         level = below
 
 
@@ -153,6 +154,21 @@ def modules_of(subject: Any) -> list[nn.Module]:
             found.append(thing)
             inner.update(id(module) for module in thing.modules())
     return found
+
+
+def only_module(subject: Any) -> nn.Module | None:
+    """The module that a subject is, or the only one that it holds itself.
+
+    Examples
+    --------
+    >>> layer = nn.Linear(2, 2)
+    >>> only_module(lambda x: layer(x)) is layer
+    True
+    """
+    if isinstance(subject, nn.Module):
+        return subject
+    found = [t for t in _walk(subject, inside=False) if isinstance(t, nn.Module)]
+    return found[0] if len(found) == 1 else None
 
 
 @contextmanager
@@ -205,8 +221,13 @@ def stray_tensors(subject: Any) -> list[tuple[Any, str, Tensor]]:
     for module in modules_of(subject):
         for part in module.modules():
             for name, value in vars(part).items():
-                if isinstance(value, Tensor):
-                    found.append((part, name, value))
+                if name in ("_parameters", "_buffers", "_modules"):
+                    continue
+                inner = value.values() if isinstance(value, dict) else value
+                several = isinstance(value, (list, tuple, dict))
+                for item in inner if several else [value]:
+                    if isinstance(item, Tensor):
+                        found.append((part, name, item))
     return found
 
 

@@ -64,7 +64,7 @@ def examine(
     Parameters
     ----------
     subject
-        A module or a callable. Torch's attention and layers, those of this package,
+        A module, a callable, or a class that takes the sizes. Torch's attention and layers, those of this package,
         of ``transformers`` and of x-transformers are known; anything else is called by
         the names of its parameters, see :mod:`attention_lib.doctor.adapters`.
     kind
@@ -100,8 +100,8 @@ def examine(
     differentiable
         False where there is no backward on this device.
     dtype
-        Also examine it in this dtype: ``torch.float16`` say. Half precision is run in
-        any case.
+        A dtype that is promised, ``torch.float16`` say: what goes wrong in it is then a
+        fault. Half precision is tried in any case, and gives notes.
     reference
         A module or callable of the same kind that is right, with the same parameters.
     allow
@@ -176,8 +176,8 @@ def run_examination(
 
     Examples
     --------
-    >>> run_examination(torch.nn.MultiheadAttention(8, 2)).findings[0].code
-    'AT501'
+    >>> run_examination(torch.nn.MultiheadAttention(8, 2)).passed[0]
+    'control'
     """
     start = time.perf_counter()
     if kind not in KINDS:

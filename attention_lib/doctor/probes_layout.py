@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from attention_lib.doctor.causes import finding
+from attention_lib.doctor.copies import stray_tensors
 from attention_lib.doctor.findings import Finding
 from attention_lib.doctor.probing import Bench, Skip, SubjectError
 
@@ -126,23 +127,57 @@ def refusal(
     )
 
 
+def _some(bench: Bench, working: list[int], refused: dict[int, str]) -> Finding:
+    """Some lengths work, and shorter ones do not."""
+    width = bench.E // max(bench.H, 1)
+    square = working in ([width], [bench.E])
+    L = max(L for L in refused if L < max(working))
+    return finding(
+        "AT520",
+        "lengths",
+        f"only length {working[0]} works"
+        if len(working) == 1
+        else "only some lengths work",
+        f"Lengths {working} work; length {L} raises {refused[L]}",
+        severity="note" if refused[L].startswith("ValueError") else "fault",
+        measured=float(working[0]),
+        why="keys are not transposed: scores need as many tokens as features"
+        if square
+        else "a size is fixed, or the length must be a multiple of another",
+        kind="length",
+        sure="shown" if square else "consistent",
+        remedy=("- scores = q @ k", "+ scores = q @ k.transpose(-1, -2)")
+        if square
+        else (),
+        effect="an error for any other length",
+    )
+
+
 def lengths(bench: Bench) -> Iterator[Finding]:
     """Lengths up to 300: each works, or is refused by a clear error."""
     for how in [{}, {"causal": True}] if bench.has_flag else [{}]:
         working: list[int] = []
-        for L in (1, 2, 3, 5, 9, 17, 33, 65, 130, 300):
-            x = bench.tokens(2, 1, L)
+        refused: dict[int, str] = {}
+        for L in sorted({1, 2, 3, 5, 9, 17, 33, 65, 130, 300, bench.L}):
             try:
-                y = bench.out(x, **how)
+                y = bench.out(bench.tokens(2, 1, L), **how)
             except SubjectError as error:
-                if working:
-                    yield refusal(bench, how, working, L, error.what)
-                    bench.notes["longest"] = max(working)
-                    return
+                refused[L] = error.what
+                if len(refused) > 6:
+                    break
                 continue
             working.append(L)
             if not torch.isfinite(y).all():
                 break
+        small = [L for L in refused if 1 < L < max(working, default=0)]
+        large = [L for L in refused if L > max(working, default=L)]
+        if small:
+            yield _some(bench, working, refused)
+        elif large:
+            yield refusal(bench, how, working, large[0], refused[large[0]])
+        if small or large:
+            bench.notes["longest"] = max(working)
+            return
     bench.notes.setdefault("longest", 300)
 
 
@@ -186,9 +221,7 @@ def foreign_tensors(bench: Bench, call: Any, given: list[Tensor]) -> list[Tensor
         try:
             with torch.no_grad(), mode:
                 call()
-        except SubjectError:
-            raise
-        except Exception:  # noqa: BLE001 - a subject may raise anything
+        except Exception:  # noqa: BLE001 - some operations refuse to be watched
             return []
     again = {t.untyped_storage()._cdata for t in modes[1].found}
     return [
@@ -200,12 +233,19 @@ def foreign_tensors(bench: Bench, call: Any, given: list[Tensor]) -> list[Tensor
 
 def constants(bench: Bench) -> Iterator[Finding]:
     """Tables must be buffers: what a call uses must move with the module."""
-    if not isinstance(bench.subject.thing, nn.Module):
+    if bench.module is None:
         raise Skip("not a module: nothing to move")
+    kept = stray_tensors(bench.module)
+    if not kept:
+        return
     x = bench.tokens()
     causal: dict[str, Any] = {"causal": True} if bench.has_flag else {}
-    found = foreign_tensors(bench, lambda: bench.raw(x, **causal), [x])
-    found = [t for t in found if not t.requires_grad]  # another probe's
+    own = {t.untyped_storage()._cdata for _, _, t in kept}
+    found = [
+        t
+        for t in foreign_tensors(bench, lambda: bench.raw(x, **causal), [x])
+        if t.untyped_storage()._cdata in own and not t.requires_grad
+    ]
     if found:
         shapes = ", ".join(str(tuple(t.shape)) for t in found[:3])
         yield finding(

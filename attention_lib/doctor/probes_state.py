@@ -179,9 +179,10 @@ def registered(bench: Bench) -> Iterator[Finding]:
     gradient and is neither parameter nor input is trained by no optimizer and saved by
     no state_dict.
     """
-    if not bench.facts.differentiable or not isinstance(bench.subject.thing, nn.Module):
+    thing = bench.module
+    if not bench.facts.differentiable or thing is None:
         raise Skip("not a module that can be differentiated")
-    known = {id(p) for p in bench.subject.thing.parameters()}
+    known = {id(p) for p in thing.parameters()}
     if not any(p.requires_grad for m in bench.modules for p in m.parameters()):
         raise Skip("it has no parameters that train")
     x = bench.tokens()
@@ -189,7 +190,7 @@ def registered(bench: Bench) -> Iterator[Finding]:
     strange = [t for t in leaves_of(out) if id(t) not in known]
     if strange:
         count = sum(t.numel() for t in strange)
-        of = sum(p.numel() for p in bench.subject.thing.parameters())
+        of = sum(p.numel() for p in thing.parameters())
         yield finding(
             "AT320",
             "registered",
@@ -288,8 +289,8 @@ def round_trip(bench: Bench) -> Iterator[Finding]:
     Spoiling must also change the output: what is computed once from the parameters and
     kept is stale.
     """
-    thing = bench.subject.thing
-    if not isinstance(thing, nn.Module):
+    thing = bench.module
+    if thing is None:
         raise Skip("not a module")
     if not list(thing.parameters()):
         raise Skip("it has no parameters")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attention_lib.doctor.causes import finding
 from attention_lib.doctor.findings import Finding
-from attention_lib.doctor.probing import Bench, Skip, SubjectError, scattered
+from attention_lib.doctor.probing import Bench, Skip, SubjectError, moved, scattered
 
 __all__ = ["reported", "rows", "same_output"]
 
@@ -61,8 +61,11 @@ def rows(bench: Bench) -> Iterator[Finding]:
     try:
         y = bench.out(x, context=context)
         short = bench.out(x, context=one)
+        other = bench.out(x, context=bench.tokens(6, L=bench.S))
     except SubjectError:
         return
+    if moved(y, other).max() == 0:
+        return  # the context has no influence: another probe's
     if bench.facts.residual:
         gap = bench.close(y, short)
     else:
@@ -103,7 +106,9 @@ def _rows_fault(
             key = "over queries"
         else:
             key = "not normalised"
-    by_weights = _axis_of_weights(bench)
+    if name in ("plain", "longer", "weights"):
+        sure, told = "shown", "it happens without any mask"
+    by_weights = _axis_of_weights(bench) or _off_plain(bench)
     if by_weights:
         key, sure, told = by_weights, "shown", "the reported weights say so"
     row = int((y - alone).abs().amax((0, 2)).argmax())
@@ -150,6 +155,17 @@ def _axis_of_weights(bench: Bench) -> str:
     return ""
 
 
+def _off_plain(bench: Bench) -> str:
+    """Whether reported weights do not sum to 1 even without a mask."""
+    if bench.facts.weights != "heads":
+        return ""
+    try:
+        w = bench.weights(bench.tokens())
+    except (Skip, SubjectError):
+        return ""
+    return "" if _ones(w, -1) else "not normalised"
+
+
 def _ones(w: Tensor, axis: int) -> bool:
     return bool(((w.sum(axis) - 1).abs() < 1e-6).all())
 
@@ -157,6 +173,8 @@ def _ones(w: Tensor, axis: int) -> bool:
 def reported(bench: Bench) -> Iterator[Finding]:
     """Reported weights: their shape, their rows, and that hidden keys get none."""
     declared = bench.notes.get("declared weights")
+    if declared is None and not bench.has_weights:
+        raise Skip("it returns no weights")
     x = bench.tokens()
     _, w = bench.both(x, need_weights=True)
     if w is None:

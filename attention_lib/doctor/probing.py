@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attention_lib.doctor.copies import double, modules_of
+from attention_lib.doctor.copies import double, modules_of, only_module
 from attention_lib.doctor.subject import Facts, Subject, pattern_mask
 
 __all__ = ["Bench", "Skip", "SubjectError", "TimeUp", "moved", "time_limit"]
@@ -175,6 +175,11 @@ class Bench:
     @property
     def modules(self) -> list[nn.Module]:
         return modules_of(self.subject.thing)
+
+    @property
+    def module(self) -> nn.Module | None:
+        """The one module that is examined, directly or behind a function."""
+        return only_module(self.subject.thing)
 
     def raw(
         self,

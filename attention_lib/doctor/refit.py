@@ -319,7 +319,10 @@ def _weights(bench: Bench, fit: _Refit, variant: Variant) -> Iterator[Finding]:
         gap = float((told - w).abs().max())
         out = _bare(bench, x, bench.out(x, **how))
         case = _Case(x, x, keep.expand(bench.B, -1, -1), out)
-        if gap > 1e-5 and fit.error(case, variant) <= fit.tolerance:
+        if (
+            gap > max(1e-5, 10 * bench.noise)
+            and fit.error(case, variant) <= fit.tolerance
+        ):
             yield finding(
                 "AT314",
                 "reproduced",

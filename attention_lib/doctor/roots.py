@@ -15,31 +15,35 @@ LOOSE = (*MASKED, "AT101", "AT102", "AT201", "AT202", "AT204", "AT601")
 #: The deepest first: what a fault of this code explains when both are found.
 EXPLAINS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("AT100", ("*",)),
-    ("AT520", ("AT900",)),
+    ("AT520", ("AT900", "AT521")),
     ("AT521", ("AT900",)),
     (
         "AT401",
         (*LOOSE, "AT311", "AT313", "AT315", "AT504", "AT521", "AT402", "AT301")
         + ("AT404", "AT210"),
     ),
-    ("AT402", (*LOOSE, "AT301", "AT404", "AT504", "AT315", "AT210")),
+    (
+        "AT402",
+        (*LOOSE, "AT301", "AT510", "AT404", "AT504", "AT315", "AT210", "AT130")
+        + ("AT603",),
+    ),
     ("AT301", (*LOOSE, "AT311", "AT521", "AT210", "AT501", "AT313", "AT314")),
     (
         "AT311",
         (*LOOSE, "AT120", "AT301", "AT130", "AT313", "AT210", "AT501", "AT314")
         + ("AT900",),
     ),
-    ("AT113", (*LOOSE, "AT501", "AT505", "AT900", "AT210", "AT502", "AT504")),
-    ("AT111", (*LOOSE, "AT501", "AT505", "AT210", "AT314", "AT502", "AT504")),
     (
         "AT201",
         (*LOOSE, "AT301", "AT501", "AT505", "AT210", "AT314", "AT130", "AT702")
         + ("AT502", "AT503", "AT504"),
     ),
+    ("AT113", (*LOOSE, "AT314", "AT501", "AT505", "AT900", "AT210", "AT502", "AT504")),
+    ("AT111", (*LOOSE, "AT501", "AT505", "AT210", "AT314", "AT502", "AT504")),
     ("AT130", (*LOOSE, "AT900")),
     ("AT112", (*LOOSE, "AT501", "AT505", "AT210", "AT314", "AT502", "AT504")),
-    ("AT110", (*LOOSE, "AT501", "AT505", "AT210", "AT314")),
-    ("AT101", ("AT202", "AT601", "AT102", "AT112", "AT314", "AT204")),
+    ("AT110", (*LOOSE, "AT315", "AT501", "AT505", "AT210", "AT314")),
+    ("AT101", ("AT202", "AT601", "AT102", *MASKED, "AT314", "AT204", "AT501")),
     ("AT102", ("AT202", "AT601", "AT204", "AT314", "AT201", "AT210", "AT501")),
     ("AT310", ("AT313", "AT404", "AT203")),
     ("AT320", ("AT404", "AT510", "AT502", "AT900")),
@@ -48,7 +52,7 @@ EXPLAINS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("AT501", ("AT505", "AT504")),
     ("AT703", ("AT701",)),
     ("AT211", ("AT221", "AT222")),
-    ("AT603", ("AT601", "AT402")),
+    ("AT603", ("AT601",)),
     ("AT602", ("AT601",)),
 )
 
@@ -57,12 +61,24 @@ EXPLAINS: tuple[tuple[str, tuple[str, ...]], ...] = (
 FIRST = ("AT100", "AT520", "AT521", "AT401", "AT402")
 #: Of these, the one whose cause is surest is the root of the others.
 BROAD = ("AT301", "AT311", "AT201", "AT130", "AT102", *MASKED)
-WEAK = ("AT110",)
+WEAK = ("AT110", "AT130")
 SURE = {"reproduced": 0, "shown": 1, "consistent": 2}
 
 
 def _surest(f: Finding) -> int:
     return min((SURE[c.sure] for c in f.causes), default=3)
+
+
+def _broad(f: Finding) -> bool:
+    """Whether it may be the root of most others: also what mixes tokens at large."""
+    return f.code in BROAD or any(c.kind == "axis order" for c in f.causes[:1])
+
+
+def _weight(f: Finding) -> int:
+    """Among the broad ones, how far from sure; the weak ones as if guessed."""
+    if not _broad(f):
+        return 0
+    return 2 if f.code in WEAK else _surest(f)
 
 
 def fold(findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -90,14 +106,14 @@ def fold(findings: Sequence[Finding]) -> tuple[Finding, ...]:
             possible,
             key=lambda f: (
                 f.severity == "note",
-                0 if f.code in FIRST else 1 if f.code in BROAD else 2,
-                _surest(f) if f.code in BROAD else 0,
+                0 if f.code in FIRST else 1 if _broad(f) else 2,
+                _weight(f),
                 depth[f.code],
             ),
         )
         left.remove(root)
         explains = known[root.code]
-        if root.code in BROAD and root.code not in WEAK:
+        if _broad(root) and root.code not in WEAK:
             explains = (*explains, *BROAD)
         under = [
             f

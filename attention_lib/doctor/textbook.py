@@ -84,7 +84,15 @@ AXES = ("keys", "twice", "queries", "heads", "batch", "all")
 
 
 MASKS = (
-    *("hide", "ignored", "inverted", "query axis", "tiny fill", "multiplied"),
+    *(
+        "hide",
+        "ignored",
+        "inverted",
+        "query axis",
+        "tiny fill",
+        "multiplied",
+        "plus fill",
+    ),
     *("added bool", "after softmax", "renormalised", "broadcast"),
 )
 
@@ -207,6 +215,8 @@ def textbook(
             kept = kept.transpose(-1, -2)
         if mask == "tiny fill":
             z = z.masked_fill(~kept, -1e-9)
+        elif mask == "plus fill":
+            z = z.masked_fill(~kept, 1e30)
         elif mask == "multiplied":
             z = z * kept
         elif mask == "added bool":

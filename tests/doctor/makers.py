@@ -523,3 +523,16 @@ def core_causal():
 @sound("core without scale, declared", "core", scale=1.0)
 def core_unscaled():
     return lambda q, k, v: (q @ k.mT).softmax(-1) @ v
+
+
+@sound("passes keywords on", causal="never", masks="any")
+def passes_keywords_on():
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Einsum()
+
+        def forward(self, x, **how):
+            return self.inner(x, **how)
+
+    return Outer()

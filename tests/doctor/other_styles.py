@@ -511,6 +511,14 @@ class TurnedUnscaled(Turned):
         return q @ k.transpose(-1, -2)
 
 
+class NotTransposed(Plain):
+    """Scores work where there are as many tokens as features, and nowhere else."""
+
+    def scores(self, q, k):
+        return q @ k * self.width**-0.5
+
+
+other("keys not transposed", "length", "AT520", NotTransposed, Plain, context=False)
 for name, cause, code, bad in (
     ("mask repeated head by head", "mask broadcasting", "AT113", MaskRepeated),
     ("mask of the first item", "mask broadcasting", "AT113", MaskOfFirst),

@@ -73,3 +73,15 @@ def test_a_guess_is_marked_as_one():
     found = one("mask-plus-inf")
     assert found.causes[0].sure == "consistent"
     assert found.remedy.mark == "try"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["heads-in-python-list", "scale-missing", "mask-on-query-axis", "softmax twice"],
+)
+def test_a_function_around_the_module_hides_nothing(name):
+    fault = NAMES[name]
+    module = fault.bad()
+    examination = run_examination(lambda x, **how: module(x, **how), **fault.examined())
+    found = [f for f in examination.findings if f.code == fault.code]
+    assert found and found[0].causes[0].kind == fault.cause

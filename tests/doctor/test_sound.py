@@ -63,7 +63,9 @@ TORCH = {
         24, 3, 32, batch_first=True, norm_first=True
     ),
     "encoder": lambda: nn.TransformerEncoder(
-        nn.TransformerEncoderLayer(24, 3, 32, batch_first=True), 1
+        nn.TransformerEncoderLayer(24, 3, 32, batch_first=True),
+        1,
+        enable_nested_tensor=False,
     ),
     "decoder layer": lambda: nn.TransformerDecoderLayer(24, 3, 32),
 }

@@ -245,3 +245,40 @@ def test_a_subject_that_cannot_be_copied_is_set_back():
     run_examination(module)
     assert module.training and module.wq.weight is weight
     assert weight.dtype == torch.float32 and torch.equal(weight, before)
+
+
+def test_a_class_is_made_with_the_declared_sizes():
+    examination = run_examination(Plain, embed_dim=9, num_heads=3, causal="flag")
+    assert not [f for f in examination.findings if f.severity == "fault"]
+
+    class Needs(nn.Module):
+        def __init__(self, spectrum):
+            super().__init__()
+
+    with pytest.raises(UnknownSubject, match="it is a class"):
+        run_examination(Needs)
+
+
+def test_a_dtype_that_is_promised_makes_a_fault_of_a_note():
+    def attend(x, mask=None):
+        z = x @ x.mT
+        z = z if mask is None else z.masked_fill(~mask, -1e9)
+        return z.softmax(-1) @ x
+
+    declared = {"embed_dim": E, "masks": "any"}
+    noted = run_examination(attend, **declared).findings
+    assert ("AT502", "note") in [(f.code, f.severity) for f in noted]
+    found = run_examination(attend, dtype=torch.float16, **declared).findings
+    assert ("AT502", "fault") in [(f.code, f.severity) for f in found]
+
+
+def test_a_subject_that_runs_in_float32_alone_is_examined_there():
+    plain = Plain()
+
+    def attend(x, mask=None, causal=False):
+        assert x.dtype == torch.float32
+        return plain(x, mask=mask, causal=causal)
+
+    examination = run_examination(attend, embed_dim=E, num_heads=2)
+    assert examination.dtype == "float32"
+    assert not [f for f in examination.findings if f.severity == "fault"]
