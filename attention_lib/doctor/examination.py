@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from attention_lib.doctor import (
-    probes_reach,
-)
+from attention_lib.doctor import probes_reach
 from attention_lib.doctor.adapters import adapt, describe
 from attention_lib.doctor.catalogue import PROBES
 from attention_lib.doctor.copies import modules_of, unchanged
@@ -64,9 +62,9 @@ def examine(
     Parameters
     ----------
     subject
-        A module, a callable, or a class that takes the sizes. Torch's attention and layers, those of this package,
-        of ``transformers`` and of x-transformers are known; anything else is called by
-        the names of its parameters, see :mod:`attention_lib.doctor.adapters`.
+        A module, a callable, or a class that takes the sizes. Torch's attention and
+        layers, those of this package, of ``transformers`` and of x-transformers are
+        known; anything else is called by the names of its parameters.
     kind
         ``"attention"``: ``f(x, *, context=None, mask=None, causal=False,
         need_weights=False)`` on x (B, L, E). ``"core"``: ``f(q, k, v)`` on (B, H, L,

@@ -4,7 +4,7 @@ import pytest
 from faults import FAULTS
 from other_styles import OTHER_STYLES
 
-from attention_lib.doctor import run_examination
+from attention_lib.doctor.examination import run_examination
 
 EVERY = [*FAULTS, *OTHER_STYLES]
 IDS = [fault.id for fault in EVERY]

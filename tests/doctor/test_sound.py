@@ -19,7 +19,7 @@ from attention_lib import (
     attention_steps,
     scaled_dot_product_attention,
 )
-from attention_lib.doctor import run_examination
+from attention_lib.doctor.examination import run_examination
 
 
 def accuse(subject, kind="attention", **declared):

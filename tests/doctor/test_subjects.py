@@ -8,7 +8,8 @@ from faults import E, Plain
 from torch import nn
 
 from attention_lib import MultiHeadAttention
-from attention_lib.doctor import UnknownSubject, dependency_map, run_examination
+from attention_lib.doctor import UnknownSubject, dependency_map
+from attention_lib.doctor.examination import run_examination
 from attention_lib.doctor.probing import TimeUp, time_limit
 
 
