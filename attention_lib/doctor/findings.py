@@ -71,8 +71,12 @@ class Finding:
         ``"fault"``: a promise broken; ``"note"``: a choice that sound makers make differently.
     message
         The effect in plain words, in a line.
-    evidence, causes, remedy
-        What shows it, what explains it (most likely first), what to do.
+    evidence
+        What shows it.
+    causes
+        What explains it, most likely first.
+    remedy
+        What to do.
     see
         Where to read on: a page of the book.
     effect
@@ -114,8 +118,14 @@ class Examination:
     ----------
     subject
         What was examined, as its own ``repr`` in a line.
-    kind, device, dtype, seed
-        How.
+    kind
+        As what it was examined.
+    device
+        Where it ran.
+    dtype
+        Of the subject's own numbers.
+    seed
+        Of the inputs.
     findings
         Root causes first; consequences are folded into them.
     passed
