@@ -2,8 +2,10 @@
 
 from attention_lib import (
     diagnostics,
+    efficient,
     interop,
     masks,
+    memory,
     plotting,
     tasks,
     text,
@@ -51,8 +53,10 @@ __all__ = [
     "apply_rotary",
     "attention_steps",
     "diagnostics",
+    "efficient",
     "interop",
     "masks",
+    "memory",
     "plotting",
     "scaled_dot_product_attention",
     "setup",

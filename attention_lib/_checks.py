@@ -94,7 +94,8 @@ def check_tensors(**tensors: Tensor) -> None:
 
 def autocasts(tensor: Tensor) -> bool:
     """Whether autocast is about to bring the dtypes together itself."""
-    return torch.is_autocast_enabled(tensor.device.type)
+    kind = tensor.device.type
+    return kind != "meta" and torch.is_autocast_enabled(kind)
 
 
 def check_axes(expected: str, **tensors: Tensor) -> None:

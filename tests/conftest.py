@@ -1,10 +1,14 @@
 """The device on which the tests run: ``pytest --device cuda`` takes a GPU."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
 from hypothesis import settings
+
+if not torch.cuda.is_available():  # before anything imports Triton
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # The same examples in every run, however busy the machine.
 settings.register_profile("repeatable", deadline=None, derandomize=True)

@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.attention.flex_attention import create_mask
 
 import attention_lib
-from attention_lib import checks, doctor
+from attention_lib import checks, context_parallel, doctor, kernels
 
 BOOK = ROOT / "book"
 
@@ -167,7 +167,8 @@ def public_names():
             yield from (f"attention_lib.{name}.{inner}" for inner in thing.__all__)
         else:
             yield f"attention_lib.{name}"
-    yield from (f"attention_lib.doctor.{name}" for name in doctor.__all__)
+    for module in (context_parallel, doctor, kernels):  # imported by those who want them
+        yield from (f"{module.__name__}.{name}" for name in module.__all__)
     yield "attention_lib.doctor.testing.AttentionTests"
     yield "attention_lib.checks.Result"
     for chapter in pkgutil.iter_modules(checks.__path__, "attention_lib.checks."):
