@@ -1,5 +1,6 @@
 """The mistakes that chapter 9 makes still raise what it says, and still keep silent."""
 
+import html
 import math
 import re
 
@@ -24,10 +25,12 @@ def mistakes():
     }
     nb = nbformat.read(CHAPTER, as_version=4)
     cells = [
-        c.source for c in nb.cells if re.search(r"^\w+ = \[\n    \(", c.source, re.M)
+        c.source
+        for c in nb.cells
+        if re.search(r"^\w+ = \[\n    \(", c.source, re.MULTILINE)
     ]
     for source in cells:
-        exec(source, names)
+        exec(source, names)  # noqa: S102 - the chapter's own cells
     return [row for name in ("SHAPES", "MASKS") for row in names[name]]
 
 
@@ -44,13 +47,13 @@ def test_torch_says_what_the_chapter_says(row):
 def test_every_mistake_is_in_a_table_of_the_page():
     nb = nbformat.read(CHAPTER, as_version=4)
     tables = "".join(
-        output.get("data", {}).get("text/markdown", "")
+        output.get("data", {}).get("text/html", "")
         for cell in nb.cells
         for output in cell.get("outputs", [])
     )
     assert len(ROWS) == 15
     for words, *_ in ROWS:
-        assert words in tables
+        assert html.escape(words).split("`")[0] in tables
 
 
 def test_silences():
