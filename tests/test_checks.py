@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from attention_lib.checks import chapter03
+from attention_lib import MultiHeadAttention
+from attention_lib.checks import chapter03, chapter09
 
 ANSWERS = [
     importlib.import_module(f"answers.{path.stem}")
@@ -83,6 +84,48 @@ def test_rescue_reports_the_share_and_passes_what_learns():
     assert "answers 40%" in chapter03.rescue(lambda model: None, train).message
     assert chapter03.rescue(lambda m: setattr(m, "cured", True), train).passed
     assert len(seen) == 2
+
+
+def test_planted_runs_the_checks_and_then_the_doctor():
+    class Leaks(MultiHeadAttention):
+        """Forgets its mask in training."""
+
+        E, H = 8, 2
+
+        def forward(self, query, *args, is_causal=False, **kwargs):
+            is_causal = is_causal and not self.training
+            return super().forward(query, *args, is_causal=is_causal, **kwargs)
+
+    def finite(module):
+        return bool(module(torch.ones(2, 5, 8)).isfinite().all())
+
+    def never(module):
+        return False
+
+    def said(answer, *checks):
+        return chapter09.planted(answer, checks)
+
+    found = said(lambda: Leaks(8, 2).eval(), finite)
+    assert found.passed and "AT101" in found.message
+    assert "does not pass never" in said(lambda: Leaks(8, 2), finite, never).message
+    assert "finds it healthy" in said(lambda: MultiHeadAttention(8, 2)).message
+    assert "returns nothing yet" in said(lambda: None).message
+    assert "Return a module, not int" in said(lambda: 3).message
+
+
+def test_the_patient_passes_for_causal_and_sees_only_its_third():
+    torch.manual_seed(0)
+    x = torch.randn(2, 6, 24)
+    for causal in (True, False):
+        patient = chapter09.patient(causal)
+        before = patient(x)
+        for j in range(6):
+            other = x.clone()
+            other[:, j] = torch.randn(2, 24)
+            moved = (patient(other) != before).any(-1).all(0)
+            third = torch.arange(6) // 2 == j // 2
+            assert not bool((moved & ~third).any()) and bool(moved[j])
+            assert not causal or not bool(moved[:j].any())
 
 
 def test_every_exercise_has_three_wrong_answers():
