@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec
@@ -89,6 +90,22 @@ def demand_tensor(found: object, shape: tuple[int, ...], what: str) -> Tensor:
     if not bool(torch.isfinite(found).all()):
         raise NotYet(f"{what} holds NaN or infinity.")
     return found.detach()
+
+
+def demand_number(
+    found: object, what: str = "a number", *, positive: bool = False
+) -> float:
+    """The reader's number, once it is one: finite and, if asked for, above 0."""
+    if found is None:
+        raise NotYet("The function returns nothing yet.")
+    if isinstance(found, Tensor) and found.numel() == 1:
+        found = found.item()
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        raise NotYet(f"Return {what}, not {type(found).__name__}.")
+    if not math.isfinite(found) or (positive and found <= 0):
+        expected = "positive and finite" if positive else "finite"
+        raise NotYet(f"The number must be {expected}; {found} came.")
+    return float(found)
 
 
 def same(a: Tensor, b: Tensor) -> bool:

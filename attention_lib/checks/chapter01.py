@@ -8,7 +8,13 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from attention_lib.checks._report import NotYet, check, demand_tensor, same
+from attention_lib.checks._report import (
+    NotYet,
+    check,
+    demand_number,
+    demand_tensor,
+    same,
+)
 
 __all__ = ["bias_for", "gradient_sizes", "keeps_apart", "rate", "receptive_field"]
 
@@ -30,7 +36,7 @@ gradients reach 7. Layers share positions: each adds its kernel less one.
         ([5, 3, 7], [1, 1, 1]),
         ([3, 5, 3, 3], [1, 2, 3, 8]),
     ):
-        found = _number(answer(kernels, dilations))
+        found = demand_number(answer(kernels, dilations))
         reached = _positions_reached(kernels, dilations)
         if found == reached:
             continue
@@ -62,7 +68,7 @@ def bias_for(answer: Callable[[float, int], float]) -> str:
     Exercise 1.2: not yet. This keeps 0.5 after one step. Where did T go?
     """
     for share, T in ((0.5, 100), (0.9, 30), (0.1, 1000)):
-        found = _number(answer(share, T))
+        found = demand_number(answer(share, T))
         gate = share ** (1 / T)
         kept = (1 / (1 + math.exp(-found))) ** T if abs(found) < 700 else 0.0
         if math.isclose(kept, share, rel_tol=1e-3):
@@ -163,7 +169,7 @@ def rate(answer: Callable[[Tensor], float]) -> str:
     shear = torch.tensor([[0.5, 8.0], [0.0, -0.7]], dtype=torch.float64)
     drawn = torch.randn(6, 6, dtype=torch.float64) / 2
     for words, W in (("drawn at random", drawn), ("a shear", shear), ("a turn", turn)):
-        found = _number(answer(W.clone()))
+        found = demand_number(answer(W.clone()))
         values = torch.linalg.eigvals(W)
         wanted = values.abs().max().item()
         if math.isclose(found, wanted, rel_tol=1e-3):
@@ -257,15 +263,3 @@ def _output(layer: nn.LSTM) -> Layer:
 
 def _logit(p: float) -> float:
     return math.log(p / (1 - p))
-
-
-def _number(found: object) -> float:
-    if found is None:
-        raise NotYet("The function returns nothing yet.")
-    if isinstance(found, Tensor) and found.numel() == 1:
-        found = found.item()
-    if isinstance(found, bool) or not isinstance(found, int | float):
-        raise NotYet(f"Return a number, not {type(found).__name__}.")
-    if not math.isfinite(found):
-        raise NotYet(f"The number must be finite; {found} came.")
-    return float(found)

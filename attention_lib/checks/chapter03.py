@@ -9,7 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attention_lib.checks._report import NotYet, check, demand_tensor, same
+from attention_lib.checks._report import (
+    NotYet,
+    check,
+    demand_number,
+    demand_tensor,
+    same,
+)
 
 __all__ = ["gain_for", "predicted_std", "rescue", "scale_first", "scale_of"]
 
@@ -26,7 +32,7 @@ def predicted_std(answer: Callable[[int, float, float], float]) -> str:
     Exercise 3.1: not yet. This is the variance. The standard deviation is its root.
     """
     for D, var_q, var_k in ((16, 3.0, 1.0), (64, 4.0, 1.0), (50, 0.5, 3.0)):
-        found = _number(answer(D, var_q, var_k))
+        found = demand_number(answer(D, var_q, var_k), positive=True)
         query = torch.randn(100_000, D) * var_q**0.5
         key = torch.randn(100_000, D) * var_k**0.5
         measured = (query * key).sum(-1).std().item()
@@ -70,7 +76,7 @@ def scale_of(answer: Callable[[Attend, int], float]) -> str:
             ("the head's width", 1 / D),
             ("nothing", 1.0),
         ):
-            found = _number(answer(_scaled_by(scale), D))
+            found = demand_number(answer(_scaled_by(scale), D), positive=True)
             if not math.isclose(found, scale, rel_tol=1e-2):
                 guess = (
                     " It looks as if the answer was assumed, not measured."
@@ -125,7 +131,7 @@ def gain_for(answer: Callable[[float, int], float]) -> str:
     True
     """
     for weight, S in ((0.5, 100), (0.9, 32), (0.99, 1000)):
-        found = _number(answer(weight, S))
+        found = demand_number(answer(weight, S), positive=True)
         keys = torch.eye(S, dtype=torch.float64)
         reached = (found * keys[0] @ keys.mT).softmax(-1)[0].item()
         if abs(reached - weight) > 1e-3:
@@ -163,15 +169,3 @@ def _scaled_by(scale: float) -> Attend:
         return (query @ key.mT * scale).softmax(-1) @ value
 
     return attend
-
-
-def _number(found: object) -> float:
-    if found is None:
-        raise NotYet("The function returns nothing yet.")
-    if isinstance(found, Tensor) and found.numel() == 1:
-        found = found.item()
-    if isinstance(found, bool) or not isinstance(found, int | float):
-        raise NotYet(f"Return a number, not {type(found).__name__}.")
-    if not math.isfinite(found) or found <= 0:
-        raise NotYet(f"The number must be positive and finite; {found} came.")
-    return float(found)

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attention_lib.checks._report import NotYet, check, demand_tensor, explain, same
+from attention_lib.checks._report import (
+    NotYet,
+    check,
+    demand_number,
+    demand_tensor,
+    explain,
+    same,
+)
 
 __all__ = ["merge", "scores_grad", "softmax_axis", "stable_softmax", "temperature_for"]
 
@@ -81,7 +88,7 @@ def temperature_for(answer: Callable[[Tensor, float], float]) -> str:
     )
     for size, keys in ((1.0, 2.0), (1.0, 8.0), (100.0, 3.0), (0.001, 11.5)):
         scores = size * row
-        T = _positive(answer(scores.clone(), keys))
+        T = demand_number(answer(scores.clone(), keys), positive=True)
         reached = _effective(scores / T)
         if abs(reached / keys - 1) < 0.01:
             continue
@@ -263,15 +270,3 @@ def _finite(found: Tensor, cause: str) -> None:
 
 def _effective(scores: Tensor) -> float:
     return torch.special.entr(scores.double().softmax(-1)).sum().exp().item()
-
-
-def _positive(found: object) -> float:
-    if found is None:
-        raise NotYet("The function returns nothing yet.")
-    if isinstance(found, Tensor) and found.numel() == 1:
-        found = found.item()
-    if isinstance(found, bool) or not isinstance(found, int | float):
-        raise NotYet(f"Return a number, not {type(found).__name__}.")
-    if not math.isfinite(found) or found <= 0:
-        raise NotYet(f"A temperature is positive and finite; {found} came.")
-    return float(found)

@@ -9,7 +9,13 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from attention_lib.checks._report import NotYet, check, demand_tensor, explain
+from attention_lib.checks._report import (
+    NotYet,
+    check,
+    demand_number,
+    demand_tensor,
+    explain,
+)
 from attention_lib.functional import attention_steps, scaled_dot_product_attention
 from attention_lib.memory import peak_bytes, saved_bytes
 
@@ -32,11 +38,7 @@ def saved(answer: Callable[[int, int, int, int], int]) -> str:
         query = torch.randn(H, L, D, requires_grad=True)
         key, value = (torch.randn(H, S, D, requires_grad=True) for _ in "kv")
         true = saved_bytes(three_lines, query, key, value)
-        found = answer(H, L, S, D)
-        if found is None:
-            raise NotYet("The function returns nothing yet.")
-        if isinstance(found, bool) or not isinstance(found, (int, float)):
-            raise NotYet(f"Return a number of bytes, not {type(found).__name__}.")
+        found = demand_number(answer(H, L, S, D), "a number of bytes")
         mistakes = {
             H * L * S: "That is the number of weights: a float32 takes 4 bytes.",
             4

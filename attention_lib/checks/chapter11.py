@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from attention_lib import masks
-from attention_lib.checks._report import NotYet, check, demand_tensor, explain, same
+from attention_lib.checks._report import (
+    NotYet,
+    check,
+    demand_number,
+    demand_tensor,
+    explain,
+    same,
+)
 from attention_lib.functional import scaled_dot_product_attention
 
 __all__ = ["faulty", "longest", "one_more", "ring_step", "to_int8"]
@@ -33,11 +40,9 @@ def longest(answer: Callable[[int, int, int, int, int, int], int]) -> str:
         (8 * 2**30, 32, 16, 8, 128, 2),
         (1000, 1, 1, 2, 4, 4),
     ):
-        found = answer(budget, layers, B, Hkv, D, itemsize)
-        if found is None:
-            raise NotYet("The function returns nothing yet.")
-        if isinstance(found, bool) or not isinstance(found, (int, float)):
-            raise NotYet(f"Return a number of tokens, not {type(found).__name__}.")
+        found = demand_number(
+            answer(budget, layers, B, Hkv, D, itemsize), "a number of tokens"
+        )
         token = 2 * layers * B * Hkv * D * itemsize  # bytes
         true = budget // token
         if found == true:

@@ -8,7 +8,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from attention_lib.checks._report import NotYet, check, demand_tensor, explain, same
+from attention_lib.checks._report import (
+    NotYet,
+    check,
+    demand_number,
+    demand_tensor,
+    explain,
+    same,
+)
 from attention_lib.functional import attention_steps
 from attention_lib.memory import peak_bytes
 
@@ -29,11 +36,7 @@ def moved(answer: Callable[[int, int, int, int], int]) -> str:
     for H, L, S, D in ((1, 64, 64, 8), (2, 48, 80, 16), (4, 96, 32, 24)):
         table, ends = H * L * S, 2 * H * (L + S) * D
         true = 4 * (8 * table + ends) + L * S
-        found = answer(H, L, S, D)
-        if found is None:
-            raise NotYet("The function returns nothing yet.")
-        if isinstance(found, bool) or not isinstance(found, (int, float)):
-            raise NotYet(f"Return a number of bytes, not {type(found).__name__}.")
+        found = demand_number(answer(H, L, S, D), "a number of bytes")
         mistakes = {
             8 * table + ends + L * S: "That is a count of numbers: a float32 takes 4 "
             "bytes.",

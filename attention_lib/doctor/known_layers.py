@@ -62,44 +62,26 @@ def _torch_attention(m: nn.MultiheadAttention, name: str, facts: Facts) -> Subje
     return Subject(call, m, name, facts, takes)
 
 
-def _torch_encoder(m: nn.TransformerEncoderLayer, name: str, facts: Facts) -> Subject:
-    heads, batch_first = m.self_attn.num_heads, m.self_attn.batch_first
+def _torch_encoder(
+    m: nn.TransformerEncoderLayer | nn.TransformerEncoder, name: str, facts: Facts
+) -> Subject:
+    stack = isinstance(m, nn.TransformerEncoder)
+    layer = m.layers[0] if isinstance(m, nn.TransformerEncoder) else m
+    assert isinstance(layer, nn.TransformerEncoderLayer)
+    heads, batch_first = layer.self_attn.num_heads, layer.self_attn.batch_first
 
     def call(
         x: Tensor, context: Any, mask: Any, causal: bool, need_weights: bool
     ) -> Any:
         hide = hide_of(keep_of(x, None, mask, causal), heads)
+        hidden = {"mask" if stack else "src_mask": hide}
         if batch_first:
-            return m(x, src_mask=hide)
-        return m(x.transpose(0, 1), src_mask=hide).transpose(0, 1)
+            return m(x, **hidden)
+        return m(x.transpose(0, 1), **hidden).transpose(0, 1)
 
     fill_in(
         facts,
-        embed_dim=m.self_attn.embed_dim,
-        num_heads=heads,
-        causal="flag",
-        masks="any",
-        residual=True,
-    )
-    return Subject(call, m, name, facts, frozenset({"mask", "causal"}))
-
-
-def _torch_stack(m: nn.TransformerEncoder, name: str, facts: Facts) -> Subject:
-    first = m.layers[0]
-    assert isinstance(first, nn.TransformerEncoderLayer)
-    heads, batch_first = first.self_attn.num_heads, first.self_attn.batch_first
-
-    def call(
-        x: Tensor, context: Any, mask: Any, causal: bool, need_weights: bool
-    ) -> Any:
-        hide = hide_of(keep_of(x, None, mask, causal), heads)
-        if batch_first:
-            return m(x, mask=hide)
-        return m(x.transpose(0, 1), mask=hide).transpose(0, 1)
-
-    fill_in(
-        facts,
-        embed_dim=first.self_attn.embed_dim,
+        embed_dim=layer.self_attn.embed_dim,
         num_heads=heads,
         causal="flag",
         masks="any",
@@ -211,7 +193,7 @@ def _our_block(m: TransformerBlock, name: str, facts: Facts) -> Subject:
 KNOWN_LAYERS: tuple[tuple[type, Callable[..., Subject]], ...] = (
     (nn.MultiheadAttention, _torch_attention),
     (nn.TransformerEncoderLayer, _torch_encoder),
-    (nn.TransformerEncoder, _torch_stack),
+    (nn.TransformerEncoder, _torch_encoder),
     (nn.TransformerDecoderLayer, _torch_decoder),
     (MultiHeadAttention, _our_attention),
     (SelfAttention, _our_self_attention),

@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from attention_lib._checks import autocasts, check_attention
-from attention_lib._fused import fused_attention
+from attention_lib._fused import HALVES, fused_attention
 from attention_lib.efficient.chunked import Tiling, tiled_forward
 from attention_lib.functional import scaled_dot_product_attention
 
 __all__ = ["flash_attention", "flash_attention_lse", "runs_on"]
 
-HALVES = (torch.float16, torch.bfloat16)
 WIDEST = 256
 
 
