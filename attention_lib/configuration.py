@@ -84,7 +84,7 @@ def from_toml(cls: type[T], source: Path | str) -> T:
 def from_dict(cls: type[T], table: Mapping[str, Any]) -> T:
     """A dataclass filled from a mapping, such as the configuration in a record.
 
-    The inverse of :func:`dataclasses.asdict`, also after a way through JSON, where tuples
+    The inverse of ``dataclasses.asdict``, also after a way through JSON, where tuples
     become lists.
 
     Parameters

@@ -123,7 +123,8 @@ class RunLog:
 
         Notes
         -----
-        The statistics are those of :mod:`attention_lib.diagnostics`.
+        Entropy, sink mass and saturation are those of
+        :func:`~attention_lib.diagnostics.summary`.
         """
         if every < 1:
             raise ValueError(f"every={every} must be at least 1")

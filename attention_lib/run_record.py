@@ -32,7 +32,7 @@ def record(
 ) -> dict[str, Any]:
     """Versions, machine, switches, seed, commit and configuration of this run.
 
-    Make it before the first random number is drawn, and write it with :func:`json.dump`.
+    Make it before the first random number is drawn, and write it with ``json.dump``.
 
     Parameters
     ----------
