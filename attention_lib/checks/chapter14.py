@@ -243,7 +243,7 @@ class _Layer(nn.Module):
             return y + last
         if self.fault == "NaN":
             return torch.where(x[..., :1] == x[-1, -1, 0], math.nan, y)
-        return y[:1] if self.fault == "shape" else y
+        return y[None] if self.fault == "shape" else y
 
 
 @check("14.4")
@@ -276,9 +276,9 @@ def still_the_same(answer: Callable[[Canary, nn.Module], Any]) -> str:
             "No comparison with NaN is true: ask which way you compare.",
         ),
         (
-            "a batch cut to one",
+            "an axis too many",
             "shape",
-            "Compare the shapes first: one row broadcasts.",
+            "Compare the shapes first: the axis broadcasts.",
         ),
         ("dropout on, in train mode,", "train", "Do not call eval() on it."),
     ):

@@ -26,28 +26,42 @@ def nulls(values):
     return to_line(values).replace('"NaN"', "null")
 
 
-def alarms(healthy, run, *, by="head", factor=1.5, times=2, nan=True, streak=True):
+def alarms(healthy, run, *, per_head=True, factor=1.5, times=2, nan=True, streak=True):
     """The alarm; each option spoils one part of it."""
 
-    def place(line):
-        names = {"head": ("layer", "head"), "layer": ("layer",), "all": ()}[by]
-        return tuple(line[name] for name in names)
+    def limit_of(line):
+        return (line["layer"], line["head"]) if per_head else None
 
     normal, seen = {}, {}
     for log in healthy:
         for line in log:
-            at = place(line)
+            at = limit_of(line)
             normal[at] = max(normal.get(at, 0.0), line["saturation"])
     for line in run:
-        at, value = place(line), line["saturation"]
+        head, value = (line["layer"], line["head"]), line["saturation"]
         if nan and math.isnan(value):
             return line["step"]
-        if value > factor * normal[at]:
-            seen[at] = seen.get(at, 0) + 1
+        if value > factor * normal[limit_of(line)]:
+            seen[head] = seen.get(head, 0) + 1
         elif streak:
-            seen[at] = 0
-        if seen.get(at, 0) >= times:
+            seen[head] = 0
+        if seen.get(head, 0) >= times:
             return line["step"]
+    return None
+
+
+def any_head(healthy, run):
+    """An alarm after two abnormal steps, whichever heads they belong to."""
+    normal, bad = {}, set()
+    for log in healthy:
+        for line in log:
+            head = line["layer"], line["head"]
+            normal[head] = max(normal.get(head, 0.0), line["saturation"])
+    for line in run:
+        if not line["saturation"] <= 1.5 * normal[line["layer"], line["head"]]:
+            bad.add(line["step"])
+            if line["step"] - 10 in bad:
+                return line["step"]
     return None
 
 
@@ -95,8 +109,12 @@ WRONG = [
     # exercise 3
     (check.first_alarm, lambda h, r: alarms(h, r, times=1), "second abnormal step"),
     (check.first_alarm, lambda h, r: alarms(h, r, streak=False), "starts the count"),
-    (check.first_alarm, lambda h, r: alarms(h, r, by="all"), "from layer to layer"),
-    (check.first_alarm, lambda h, r: alarms(h, r, by="layer"), "each head by itself"),
+    (
+        check.first_alarm,
+        lambda h, r: alarms(h, r, per_head=False),
+        "from layer to layer",
+    ),
+    (check.first_alarm, any_head, "each head by itself"),
     (check.first_alarm, lambda h, r: alarms(h, r, nan=False), "ask for it"),
     (check.first_alarm, lambda h, r: alarms(h, r, factor=1.0), "more than 1.5 times"),
     # exercise 4
@@ -104,5 +122,5 @@ WRONG = [
     (check.still_the_same, lambda c, m: same(c, m, mean=True, far=1e-3), "no mean"),
     (check.still_the_same, lambda c, m: same(c, m, wake=True), "Do not call eval"),
     (check.still_the_same, lambda c, m: same(c, m, wrong_way=True), "with NaN"),
-    (check.still_the_same, lambda c, m: same(c, m, shape=False), "one row broadcasts"),
+    (check.still_the_same, lambda c, m: same(c, m, shape=False), "axis broadcasts"),
 ]
