@@ -16,7 +16,6 @@ NOT_COMPARED = {"nbval-ignore-output", "nbval-skip"}
 EXERCISE = ("exercise", "stub", "check", "solution")
 KNOWN_TAGS = {
     *EXERCISE,
-    *("planted-fault", "predict", "open"),  # kinds of exercises
     *NOT_COMPARED,
     *("install", "raises-exception"),
     *(f"{act}-{part}" for act in ("hide", "remove") for part in ("cell", "input")),
