@@ -13,8 +13,20 @@ from attention_lib.kernels._triton import OutOfResources
 # Rows, columns and stages of a tile. The first that fits the GPU's shared memory is
 # taken: that differs between GPUs by a factor of three, and what a kernel needs of it is
 # known once it is compiled.
-NARROW, WIDE = (128, 64, 3), (64, 32, 3)
-SMALLER = ((32, 32, 1), (32, 16, 1), (16, 16, 1))
+TILES = (
+    (128, 64, 3),
+    (128, 64, 1),
+    (64, 32, 3),
+    (64, 32, 1),
+    (32, 32, 1),
+    (32, 16, 1),
+    (16, 16, 1),
+)
+
+
+def tiles_for(row: int) -> tuple[tuple[int, int, int], ...]:
+    """The tiles worth a try where a row of keys or values takes so many bytes."""
+    return TILES if row <= 128 else TILES[2:] if row <= 512 else TILES[4:]
 
 
 class Launch:
@@ -44,10 +56,9 @@ class Launch:
         interpreted = query.device.type == "cpu"
         # The interpreter cuts numbers off where a GPU rounds them to bfloat16.
         self.written = torch.float32 if interpreted else query.dtype
-        first = NARROW if max(D, DV) <= 64 else WIDE
-        tiles = [first, (*first[:2], 1), *SMALLER]
+        tiles = tiles_for(max(D, DV) * query.element_size())
         if interpreted:
-            tiles = tiles[-1:]
+            tiles = TILES[-1:]
         names = ("BLOCK_L", "BLOCK_S", "num_stages")
         self.tiles = [dict(zip(names, tile, strict=True)) for tile in tiles]
         self.options = {
