@@ -4,6 +4,10 @@ Without Triton the same calls go to torch, and the kernels' own tests are skippe
 """
 
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import reference
@@ -209,6 +213,21 @@ def test_a_tile_that_does_not_fit_gives_way_to_a_smaller_one(fits):
     fits = 9
     with pytest.raises(OutOfResources):
         launch(Kernel(), "BLOCK_L")
+
+
+def test_the_kernels_compile_for_gpus_and_find_room(tmp_path):
+    pytest.importorskip("triton.backends.nvidia")
+    script = Path(__file__).with_name("compile_kernels.py")
+    settings = {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, script],
+        check=False,
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 6
 
 
 def test_the_operator_keeps_torch_s_rules(device):
