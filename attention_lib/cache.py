@@ -125,7 +125,7 @@ class KeyValueCache:
 
     @property
     def offset(self) -> int:
-        """Position of the next token: the number of all tokens so far."""
+        """Position of the next token, which is the number of all tokens so far."""
         return self._length
 
     def reset(self) -> None:
