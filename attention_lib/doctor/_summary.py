@@ -63,8 +63,8 @@ def everything(findings: tuple[Finding, ...]) -> Iterator[Finding]:
 
 def probe_count(examination: Examination) -> int:
     """How many probes there were, those that did not run included."""
-    names = {f.probe for f in everything(examination.findings)}
-    names |= {f.probe for found, _ in examination.allowed for f in everything((found,))}
+    found = (*examination.findings, *(finding for finding, _ in examination.allowed))
+    names = {name for f in everything(found) for name in (f.probe, *f.also)}
     names |= {skipped.probe for skipped in examination.not_checked}
     return len(names | set(examination.passed))
 

@@ -155,5 +155,8 @@ def _merge_same(findings: Sequence[Finding]) -> list[Finding]:
         causes = list({c.text: c for c in reversed(causes)}.values())[::-1]
         if causes and causes[0].sure != "consistent":  # settled: no more guesses
             causes = [c for c in causes if c.sure != "consistent"]
-        merged.append(replace(best, causes=tuple(causes), evidence=evidence))
+        also = tuple(dict.fromkeys(f.probe for f in same if f.probe != best.probe))
+        merged.append(
+            replace(best, causes=tuple(causes), evidence=evidence, also=also)
+        )
     return merged
