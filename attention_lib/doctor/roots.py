@@ -156,7 +156,5 @@ def _merge_same(findings: Sequence[Finding]) -> list[Finding]:
         if causes and causes[0].sure != "consistent":  # settled: no more guesses
             causes = [c for c in causes if c.sure != "consistent"]
         also = tuple(dict.fromkeys(f.probe for f in same if f.probe != best.probe))
-        merged.append(
-            replace(best, causes=tuple(causes), evidence=evidence, also=also)
-        )
+        merged.append(replace(best, causes=tuple(causes), evidence=evidence, also=also))
     return merged

@@ -32,7 +32,8 @@ KINDS = {
     "bias": "Biases of the scores",
     "decoder": "Decoding with a state",
 }
-LEFT_OUT = ("cannot be told", "not checked")
+LEFT_OUT = ("not checked", "cannot be told")
+MATRIX = {"faults": "", "misses": " (not found)", "sound": " (sound)"}
 
 
 class Detection(SphinxDirective):
@@ -70,12 +71,12 @@ class Detection(SphinxDirective):
             if rows:
                 names = ["Fault", "Reported", "Found by", "First cause", "Twin"]
                 cells = map(self._fault_cells, rows)
-                table = self._table(names, [34, 13, 29, 14, 10], cells, "found")
+                table = self._table(names, [36, 14, 24, 14, 12], cells, "found")
                 yield self._section(family.name, table)
 
     def _fault_cells(self, row: Row) -> list[Cell]:
         return [
-            self._named(row),
+            self._named(row["name"], row["wrong"]),
             [*self._linked(row["code"]), nodes.Text(f" {row['found'] or '✗ missed'}")],
             found_by(row),
             judged(row["named"] == row["cause"], row["named"] or "none"),
@@ -86,29 +87,28 @@ class Detection(SphinxDirective):
         rows = []
         for row in data["misses"]:
             told = reasons(row, "cannot be told")
-            said = "; ".join(told) or "nothing: every probe passes"
+            said = "; ".join(told) or "no finding"
             shown = self._linked(f"a reference: {row['code']}")
             known = row["reference"]
-            rows.append([self._named(row), said, shown if known else "no probe yet"])
+            name = self._named(row["name"], row["wrong"])
+            rows.append([name, said, shown if known else "no probe yet"])
         names = ["Fault", "What the report says", "What shows it"]
         yield self._table(names, [38, 38, 24], rows, "missed")
 
     def _sound(self, data: dict[str, list[Row]]) -> Iterator[nodes.Node]:
-        names = ["Design", "Declared", "Outcome", "Notes", "Not checked"]
+        names = ["Design and declarations", "Outcome", "Not checked"]
         for kind, title in KINDS.items():
             rows = [
                 [
-                    row["name"],
-                    ", ".join(row["declared"]) or "nothing",
-                    judged(not row["faults"], tally(row)),
-                    self._linked(notes_of(row)),
+                    self._declared(row),
+                    self._linked(judged(not row["faults"], tally(row))),
                     "; ".join(why(row)) or "nothing",
                 ]
                 for row in data["sound"]
                 if row["kind"] == kind
             ]
             if rows:
-                table = self._table(names, [16, 22, 14, 14, 34], rows, "sound")
+                table = self._table(names, [34, 24, 42], rows, "sound")
                 yield self._section(title, table)
 
     def _probes(self, data: dict[str, list[Row]]) -> Iterator[nodes.Node]:
@@ -117,21 +117,31 @@ class Detection(SphinxDirective):
         for probe in PROBES:
             reached = [row for row in data["faults"] if accuses(row, probe.name)]
             alone = [row for row in reached if len(accusers(row)) == 1]
-            ran = [row for row in data["sound"] if "ok" == row["probes"].get(probe.name)]
+            ran = [
+                row for row in data["sound"] if row["probes"].get(probe.name) == "ok"
+            ]
             noted = [row for row in data["sound"] if noticed(row, probe.name)]
             quiet = f"ok on {len(ran)}"
             quiet += f", note on {len(noted)}" if noted else ""
             counts = [str(len(reached)), str(len(alone)), quiet]
-            rows.append([words(probe.name), probe.about, *counts])
+            name = [nodes.strong("", words(probe.name))]
+            rows.append([name, probe.about, *counts])
         yield self._table(names, [18, 40, 10, 12, 20], rows, "probes")
 
     def _matrix(self, data: dict[str, list[Row]]) -> Iterator[nodes.Node]:
         for kind, title in KINDS.items():
-            rows = [row for part in data.values() for row in part if row["kind"] == kind]
-            said = [p.name for p in PROBES if any(p.name in r["probes"] for r in rows)]
+            rows = [
+                (row, row["name"] + MATRIX[part])
+                for part in MATRIX
+                for row in data[part]
+                if row["kind"] == kind
+            ]
+            said = [
+                p.name for p in PROBES if any(p.name in r["probes"] for r, _ in rows)
+            ]
             cells = [
-                [row["name"], *(short(row["probes"].get(name)) for name in said)]
-                for row in rows
+                [name, *(outcome(row["probes"].get(probe)) for probe in said)]
+                for row, name in rows
             ]
             names = ["Design", *map(words, said)]
             widths = [20, *(8 for _ in said)]
@@ -164,8 +174,14 @@ class Detection(SphinxDirective):
             row += nodes.entry("", self._paragraph(inside))
         return row
 
-    def _named(self, row: Row) -> list[nodes.Node]:
-        return [nodes.strong("", row["name"]), nodes.Text(f": {row['wrong']}")]
+    def _named(self, name: str, more: str) -> list[nodes.Node]:
+        return [nodes.strong("", name), nodes.Text(f": {more}")]
+
+    def _declared(self, row: Row) -> list[nodes.Node]:
+        inside = self._named(row["name"], "" if row["declared"] else "nothing")
+        for n, text in enumerate(row["declared"]):
+            inside += [nodes.Text(", " if n else ""), nodes.literal("", text)]
+        return inside
 
     def _linked(self, text: str) -> list[nodes.Node]:
         """The text, with each code leading to its explanation."""
@@ -202,13 +218,16 @@ def figures(data: dict[str, list[Row]]) -> list[str]:
     referred = sum(row["reference"] for row in misses)
     quiet = sum(not row["faults"] for row in sound)
     twins = sum(not row["twin"] for row in planted)
-    return [
+    first = (
         f"**{found} of {len(planted)}** planted faults are found by what they do. Of the "
-        f"other {len(planted) - found}, a reference shows {referred}.",
-        f"**{named} of {found}** found faults have the right class of cause named first.",
+        f"other {len(planted) - found}, a reference shows {referred}."
+    )
+    last = (
         f"**{quiet} of {len(sound)}** sound designs pass without a false alarm, and so do "
-        f"**{twins} of {len(planted)}** correct twins.",
-    ]
+        f"**{twins} of {len(planted)}** correct twins."
+    )
+    cause = "have the right class of cause named first."
+    return [first, f"**{named} of {found}** found faults {cause}", last]
 
 
 def words(probe: str) -> str:
@@ -239,15 +258,14 @@ def noticed(row: Row, probe: str) -> bool:
 
 
 def found_by(row: Row) -> str:
-    """The probes that saw the code itself, and then those that saw what follows."""
-    own, others = [], []
-    for probe in accusers(row):
-        said = row["probes"][probe]
-        codes = [code for word in ("fault", "note") for code in said.get(word, ())]
-        name = words(probe) if "fault" in said else f"{words(probe)} (note)"
-        (own if row["code"] in codes else others).append(name)
-    text = ", ".join(own) or "none"
-    return f"{text}; beside it: {', '.join(others)}" if others else text
+    """The probes that saw the fault itself, and how many saw what follows from it."""
+    own = [
+        words(probe)
+        for probe in accusers(row)
+        if row["code"] in row["probes"][probe].get(row["found"], ())
+    ]
+    others = len(accusers(row)) - len(own)
+    return f"{', '.join(own) or 'none'}{f'; {others} more' if others else ''}"
 
 
 def reasons(row: Row, word: str) -> dict[str, list[str]]:
@@ -268,33 +286,25 @@ def why(row: Row) -> list[str]:
     ]
 
 
-def notes_of(row: Row) -> str:
-    """The codes that are noted, each with its probe."""
-    noted = [
-        f"{code} ({words(probe)})"
-        for probe, said in row["probes"].items()
-        if isinstance(said, dict)
-        for code in said.get("note", ())
-    ]
-    return ", ".join(noted) or "none"
-
-
 def tally(row: Row) -> str:
-    """How many probes said what."""
-    said = row["probes"]
-    ok = sum(outcome == "ok" for outcome in said.values())
-    count = [f"{ok} ok", f"{len(said) - ok - len(accusers(row))} not checked"]
+    """Whether there was an alarm, how many probes found nothing, what is noted."""
     alarm = f"false alarm {', '.join(row['faults'])}" if row["faults"] else "no alarm"
-    return ", ".join([alarm, *count])
+    ok = sum(outcome == "ok" for outcome in row["probes"].values())
+    noted = [
+        f"note {code} by {words(probe)}"
+        for probe in row["probes"]
+        if noticed(row, probe)
+        for code in row["probes"][probe]["note"]
+    ]
+    return ", ".join([alarm, f"{ok} probes ok", *noted])
 
 
-def short(outcome: str | Row | None) -> str:
-    """What a probe said of a subject, in a word."""
-    if outcome is None:
-        return ""
-    if outcome == "ok":
-        return "ok"
-    return next((word for word in ("fault", "note") if word in outcome), "–")
+def outcome(said: str | Row | None) -> Cell:
+    """What a probe said of a subject, in a word; what it found stands out."""
+    if said is None or said == "ok":
+        return said or ""
+    found = next((word for word in ("fault", "note") if word in said), "")
+    return [nodes.strong("", found)] if found else "–"
 
 
 def setup(app):

@@ -139,7 +139,14 @@ for name, cause, code, bad, good, declared in (
     ("queries and keys swapped", "weights", "AT330", Swapped, Plain, {}),
     ("heads in reverse", "head layout", "AT330", HeadsReversed, Plain, {}),
     ("features in reverse", "head layout", "AT330", FeaturesReversed, Plain, {}),
-    ("pairs of another layout", "rotary layout", "AT330", TurnedHalves, Turned, RELATIVE),
+    (
+        "pairs of another layout",
+        "rotary layout",
+        "AT330",
+        TurnedHalves,
+        Turned,
+        RELATIVE,
+    ),
     (
         "shared heads in another order",
         "head layout",
