@@ -302,6 +302,18 @@ CAUSES: dict[str, Known] = {
         ),
         "trains, badly; a causal mask leaks",
     ),
+    "view and merge": Known(
+        "AT311",
+        "head layout",
+        "heads are split and merged by views alone: tokens are cut up and mixed",
+        (
+            "- q = q.view(B, H, L, D)",
+            "+ q = q.view(B, L, H, D).transpose(1, 2)",
+            "- out = out.reshape(B, L, H * D)",
+            "+ out = out.transpose(1, 2).reshape(B, L, H * D)",
+        ),
+        "trains, badly; a causal mask leaks",
+    ),
     "heads as tokens": Known(
         "AT311",
         "head layout",

@@ -145,11 +145,10 @@ class AttentionTests:
                 return
         if of_probe or probe in examination.passed:
             return
-        reasons = [
-            _summary.skipped_line(skipped)
-            for skipped in examination.not_checked
-            if skipped.probe == probe
+        here = [
+            skipped for skipped in examination.not_checked if skipped.probe == probe
         ]
+        reasons = _summary.skipped_lines(here)
         pytest.skip("; ".join(reasons) or "this probe is not one for such a subject")
 
 

@@ -4,7 +4,7 @@ The page of what the doctor finds says the same as these examinations.
 """
 
 import pytest
-from faults import FAULTS
+from faults import FAULTS, Plain
 from in_words import WRONG
 from misses import MISSES
 from other_styles import OTHER_STYLES
@@ -131,6 +131,34 @@ def test_the_refit_names_the_scale_and_what_would_make_it_right():
     assert found.evidence.measured == pytest.approx(8**-0.5)
     assert found.evidence.expected == pytest.approx(0.5)
     assert found.remedy.mark == "fix"
+
+
+class SplitAlone(Plain):
+    def split(self, t):
+        return t.reshape(t.shape[0], self.heads, t.shape[1], self.width)
+
+
+class MergedAlone(Plain):
+    def merge(self, t):
+        return t.reshape(t.shape[0], t.shape[2], -1)
+
+
+def test_the_change_repairs_the_split_the_merge_or_both():
+    split, merge = "- q = q.view(B, H, L, D)", "- out = out.reshape(B, L, H * D)"
+    both = one("heads-split-by-view")
+    assert [line for line in both.remedy.lines if line[0] == "-"] == [split, merge]
+    declared = PLANTED["heads-split-by-view"].examined()
+    for made, line in ((SplitAlone, split), (MergedAlone, merge)):
+        found = run_examination(made().double().eval(), **declared).findings[0]
+        assert found.code == "AT311"
+        assert [line for line in found.remedy.lines if line[0] == "-"] == [line]
+
+
+def test_nothing_weaker_stands_beside_a_cause_that_is_established():
+    for name in IDS:
+        causes = one(name).causes
+        assert len({cause.sure for cause in causes}) == 1, name
+    assert len(one("causal-sees-next").causes) == 1
 
 
 def test_a_guess_is_marked_as_one():
