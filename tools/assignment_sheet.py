@@ -20,6 +20,7 @@ from notebook_form import METADATA, code_cells, tags
 from notebooks import ROOT
 
 FENCE = re.compile(r"^(?::{3,}.*|:\w+:.*)\n?", re.MULTILINE)
+ROLE = re.compile(r"\{\w+\}`([^`]*)`")
 
 
 def sheet(cells: list[NotebookNode]) -> NotebookNode:
@@ -41,7 +42,7 @@ def opening(chapter: Chapter, purpose: str) -> list[NotebookNode]:
 
 def text(one: Exercise) -> str:
     """The exercise in plain Markdown, with its points."""
-    body = FENCE.sub("", one.text).strip()
+    body = ROLE.sub(r"`\1` of the chapter", FENCE.sub("", one.text).strip())
     return f"## Exercise {one.number}: {one.title} ({points(one)})\n\n{body}"
 
 
@@ -73,16 +74,14 @@ def _in_stub(one: Exercise) -> tuple[str, str] | None:
         isinstance(stub[0], ast.FunctionDef) and isinstance(answer, ast.FunctionDef)
     ):
         return None
-    if ast.dump(stub[0].args) != ast.dump(answer.args) or stub[0].name != answer.name:
+    if answer.decorator_list or ast.dump(stub[0].args) != ast.dump(answer.args):
         return None
     lines = whole.splitlines()
+    first = answer.body[0]
     documented = ast.get_docstring(answer) is not None
-    first = answer.body[0].end_lineno + 1 if documented else answer.body[0].lineno
-    start = min(
-        answer.lineno, *(d.lineno for d in answer.decorator_list), answer.lineno
-    )
-    helpers = textwrap.indent("\n".join(lines[: start - 1]).strip(), " " * 4)
-    body = "\n".join(lines[first - 1 : answer.end_lineno])
+    opens = (first.end_lineno or 0) + 1 if documented else first.lineno
+    helpers = textwrap.indent("\n".join(lines[: answer.lineno - 1]).strip(), " " * 4)
+    body = "\n".join(lines[opens - 1 : answer.end_lineno])
     head = "\n".join(one.stub.splitlines()[: stub[0].body[-1].lineno - 1])
     return head, f"{helpers}\n\n{body}" if helpers else body
 

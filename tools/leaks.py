@@ -115,7 +115,7 @@ def leaks(
     """Lines of solutions in a zip that holds these chapters."""
     visible = seen(shown)
     hidden = [line for line in lines if line.bare not in visible]
-    found = {}
+    found: dict[tuple[str, str, str], Leak] = {}
     for file, place, text in _texts(archive):
         for line in hidden:
             if line.bare in text:
@@ -132,8 +132,8 @@ def _texts(archive: zipfile.ZipFile) -> Iterator[tuple[str, str, bytes]]:
         data = archive.read(member)
         if zipfile.is_zipfile(io.BytesIO(data)):
             with zipfile.ZipFile(io.BytesIO(data)) as inner:
-                for file, place, text in _texts(inner):
-                    yield f"{member.filename}/{file}", place, text
+                for file, place, packed in _texts(inner):
+                    yield f"{member.filename}/{file}", place, packed
         text = data.decode(errors="replace")
         try:
             strings = list(_strings(json.loads(text)))

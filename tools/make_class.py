@@ -99,6 +99,7 @@ def summary(assigned: list[Chapter], output: Path) -> str:
             f"  {chapter.slug:28}{len(chapter.exercises)} exercises, {stars} points"
         )
     slug = assigned[0].slug
+    nbgrader, otter = (quote(str(output / name)) for name in ("nbgrader", "otter"))
     return "\n".join(
         [
             f"Made in {output}:",
@@ -110,9 +111,8 @@ def summary(assigned: list[Chapter], output: Path) -> str:
             "  otter/     master notebooks for otter assign 7",
             "",
             "Next: hand out the zips. To grade with an engine,",
-            f"  cd {quote(str(output / 'nbgrader'))}"
-            f" && nbgrader generate_assignment --create {slug}",
-            f"  cd {quote(str(output / 'otter'))} && otter assign {slug}.ipynb dist",
+            f"  cd {nbgrader} && nbgrader generate_assignment --create {slug}",
+            f"  cd {otter} && otter assign {slug}.ipynb dist",
         ]
     )
 
