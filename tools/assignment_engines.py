@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from assignment_sheet import filled, graded, opening, sheet, text
+from assignment_sheet import filled, graded, opening, points, sheet, text
 from assignment_source import Chapter
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_raw_cell
@@ -15,19 +15,33 @@ c.ExecutePreprocessor.timeout = 300
 """
 
 
+# nbgrader takes what a cell writes to stderr for a failure: a warning, a progress bar.
+NBGRADER_TEST = """\
+# {points}: the check above, made again.
+### BEGIN HIDDEN TESTS
+import contextlib
+import io
+{before}
+with contextlib.redirect_stderr(io.StringIO()):
+    result = {call}
+assert result.passed, result
+### END HIDDEN TESTS"""
+
+
 def nbgrader_source(chapter: Chapter) -> NotebookNode:
     """The source notebook of an nbgrader assignment."""
     cells = opening(chapter, "exercises")
     _mark(cells[-1], "given", locked=True)
     for one in chapter.exercises:
         name = one.number.replace(".", "-")
-        shown, hidden = graded(chapter, one)
         answer = filled(one, "### BEGIN SOLUTION", "### END SOLUTION")
-        check = f"{shown}\n### BEGIN HIDDEN TESTS\n{hidden}\n### END HIDDEN TESTS"
+        before, call = graded(chapter, one)
+        test = NBGRADER_TEST.format(points=points(one), before=before, call=call)
         cells += [
             _mark(new_markdown_cell(text(one)), f"text-{name}", locked=True),
             _mark(new_code_cell(answer), f"answer-{name}", solution=True),
-            _mark(new_code_cell(check), f"check-{name}", locked=True, points=one.stars),
+            _mark(new_code_cell(one.check), f"check-{name}", locked=True),
+            _mark(new_code_cell(test), f"points-{name}", locked=True, points=one.stars),
         ]
     return sheet(cells)
 
@@ -67,7 +81,8 @@ export_cell:
     cells = [new_raw_cell(config), *opening(chapter, "exercises")]
     for one in chapter.exercises:
         name = one.number.replace(".", "_")
-        _, test = graded(chapter, one)
+        before, call = graded(chapter, one)
+        test = f"{before}\nresult = {call}\nassert result.passed, result".lstrip()
         cells += [
             new_raw_cell(f"# BEGIN QUESTION\nname: q{name}\npoints: {one.stars}"),
             new_markdown_cell(text(one)),

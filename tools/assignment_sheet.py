@@ -87,10 +87,10 @@ def _in_stub(one: Exercise) -> tuple[str, str] | None:
 
 
 def graded(chapter: Chapter, one: Exercise) -> tuple[str, str]:
-    """The check as the reader sees it, and code that raises unless the answer passes.
+    """What a grader runs first, and then the call of the check.
 
-    The second takes the check from the package again, whatever the notebook has made
-    of its name.
+    It takes the check from the package again, whatever the notebook has made of its
+    name.
     """
     before, call = ast.parse(one.check).body[:-1], ast.parse(one.check).body[-1]
     used = {node.id for node in ast.walk(call) if isinstance(node, ast.Name)}
@@ -100,12 +100,7 @@ def graded(chapter: Chapter, one: Exercise) -> tuple[str, str]:
         if isinstance(node, ast.ImportFrom)
         and used & {name.asname or name.name for name in node.names}
     ]
-    lines = [
-        *map(ast.unparse, [*imports, *before]),
-        f"result = {ast.unparse(call)}",
-        "assert result.passed, result",
-    ]
-    return one.check, "\n".join(lines)
+    return "\n".join(map(ast.unparse, [*imports, *before])), ast.unparse(call)
 
 
 def heard(chapter: Chapter) -> dict[str, list[str]]:

@@ -107,12 +107,25 @@ def run(source, names):
     return names
 
 
+def test_a_warning_or_a_bar_costs_no_points_in_nbgrader(capsys):
+    """It gives no points to a graded cell that writes to stderr."""
+    nb = chapter()
+    nb.cells[5].source = nb.cells[5].source.replace("double(4)", "loud(double(4))")
+    nb.cells[
+        2
+    ].source += "\n\ndef loud(x):\n    import sys\n    print('1%', file=sys.stderr)\n    return x"
+    *_, answer, _, test = nbgrader_source(Chapter("02-doubling", nb)).cells[:7]
+    names = run(preamble(nb), {})
+    run(test.source, run(answer.source, names))
+    assert names["result"].passed and capsys.readouterr().err == ""
+
+
 def test_the_solution_stands_in_the_stub_with_what_it_uses():
     nb = chapter(*four("2.3", "own", "halve(x)\nreturn x", signature="x"))
     nb.cells[-1].source = nb.cells[-1].source.replace(
         "# BEGIN SOLUTION\n", "# BEGIN SOLUTION\ndef aid(x):\n    return x\n\n\n"
     )
-    answer = nbgrader_source(Chapter("02-doubling", nb)).cells[-2].source
+    answer = nbgrader_source(Chapter("02-doubling", nb)).cells[-3].source
     assert answer == (
         'def own(x):\n    """Of x."""\n    ### BEGIN SOLUTION\n    def aid(x):\n'
         "        return x\n\n    halve(x)\n    return x\n    ### END SOLUTION"
@@ -122,6 +135,6 @@ def test_the_solution_stands_in_the_stub_with_what_it_uses():
 def test_a_solution_of_another_signature_follows_the_stub():
     nb = chapter(*four("2.3", "own", "return x"))
     nb.cells[-1].source = nb.cells[-1].source.replace("own(x)", "own(x, y=1)")
-    answer = nbgrader_source(Chapter("02-doubling", nb)).cells[-2].source
+    answer = nbgrader_source(Chapter("02-doubling", nb)).cells[-3].source
     assert released(answer) == 'def own(x):\n    """Of x."""\n    ...\n...'
     run(answer, {})

@@ -108,11 +108,8 @@ def test_variants_replace_by_number_and_are_put_after_the_last(root, out, tmp_pa
     assert run(root, out, "2", "--variants", own) == 0
     nb = read(out / "nbgrader" / "source" / "02-doubling" / "02-doubling.ipynb")
     ids = [c.metadata.nbgrader.grade_id for c in nb.cells if "nbgrader" in c.metadata]
-    assert [i for i in ids if i.startswith("check")] == [
-        "check-2-1",
-        "check-2-2",
-        "check-2-7",
-    ]
+    graded = [i for i in ids if i.startswith("points")]
+    assert graded == ["points-2-1", "points-2-2", "points-2-7"]
     text = notebook_in(out / "student" / "02-doubling.zip")
     assert "def replaced" in text and "def double" not in text
     assert text.index("def mine") < text.index("def replaced") < text.index("def added")
