@@ -59,7 +59,6 @@ WATCHED = ("attention_lib", "torch", "torch.nn.functional", "torch.linalg") + (
     "torch.autograd.functional",
     "torch.random",
     "torch.special",
-    "builtins",
     "functools",
     "math",
     "os",
@@ -120,7 +119,7 @@ def refuse(folder: Path) -> list[str]:
         if not isinstance(path, str | bytes | os.PathLike):
             return False
         real = realpath(fspath(path))
-        return real.startswith(inside) or real == os.devnull
+        return (real + os.sep).startswith(inside) or real == os.devnull
 
     def opened(path: Any, mode: Any, flags: Any) -> str | None:
         if isinstance(path, int):
@@ -166,6 +165,11 @@ def refuse(folder: Path) -> list[str]:
 
 def trace() -> Callable[[], str | None]:
     """Remember the package and what its checks call; the answer names what changed."""
+    import torch
+
+    switches = (torch.set_default_dtype, torch.set_grad_enabled)
+    usual, basic = torch.get_default_dtype(), vars(sys.modules["builtins"])
+    held = dict(basic)
     before: list[tuple[str, Any, dict[str, Any], bool]] = []
     insides: list[tuple[str, FunctionType, tuple[Any, ...]]] = []
     for name, module in sorted(sys.modules.items()):
@@ -176,11 +180,19 @@ def trace() -> Callable[[], str | None]:
                 if isinstance(one, type) and (
                     ours and one.__module__ == name or key in ("Tensor", "Module")
                 ):
-                    before.append((f"{name}.{key}", one, dict(vars(one)), True))
+                    whole = f"{one.__module__}.{one.__qualname__}"
+                    before.append((whole, one, dict(vars(one)), True))
                 if ours and isinstance(one, FunctionType):
                     insides.append((f"{name}.{key}", one, _inside(one)))
 
     def changed() -> str | None:
+        # Python's own names first, and back in place: the lines below need them.
+        for key, one in held.items():
+            if basic.get(key) is not one:
+                basic.update(held)
+                return "builtins." + key
+        switches[0](usual)
+        switches[1](True)
         for name, owner, known, closed in before:
             now = vars(owner)
             for key, one in known.items():

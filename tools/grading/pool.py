@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from grading.rubric import Rubric
-from grading.trial import Job, Marker, opened, order, silence
+from grading.trial import CLOSED, Job, Marker, opened, order, silence
 
 LOADING = 120.0
 TICK = 0.002
@@ -274,6 +274,8 @@ def _kill(process: Child | subprocess.Popen[bytes]) -> None:
 def _ending(code: int | None) -> str:
     if code == FAULT:
         return "could not be graded: the grader itself failed"
+    if code == CLOSED:
+        return "closed the grader's channel"
     if code is not None and code < 0:
         try:
             return f"ended by {signal.Signals(-code).name}"

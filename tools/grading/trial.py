@@ -25,6 +25,7 @@ from grading.rubric import Refused, Rubric, Task, load
 from grading.submission import Cell, own_cells
 
 LONGEST = 400
+CLOSED = 71  # exit code of an attempt that can no longer say anything
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Marker:
 
     def attempt(self, job: Job, key: bytes, out: int) -> None:
         """Grade one submission and say so in sealed lines."""
-        say, changed = _sealed(key, out), self.changed
+        say = _sealed(key, out)
         fence.limit(job.memory, job.seconds * len(self.rubric.tasks))
         os.chdir(job.folder)
         say("begin", os.path.basename(job.submission))
@@ -91,9 +92,8 @@ class Marker:
         for task in left:
             say("start", task.number)
             status, words = self._mark(task, own, job.seed)
-            what = changed()
-            if what:
-                say("tampered", task.number, f"changed {what}")
+            if status == "tampered":
+                say("tampered", task.number, words)
                 return
             if tried and status != "passed":
                 words = f"{words} (It tried to {', '.join(tried)}.)"
@@ -122,21 +122,24 @@ class Marker:
 
     def _mark(self, task: Task, own: list[Statement], seed: int) -> tuple[str, str]:
         """Run an answer with all it needs, and its check on it."""
-        space, note = dict(self.given) | {"__name__": "submission"}, ""
+        space, names = dict(self.given) | {"__name__": "submission"}, dict(self.given)
+        note, found, error = "", None, None
         try:
             for one in needed(task.answers, own):
-                note = note or _run(one, space)
-            names = dict(self.given)
-            for name in task.answers:
-                if name not in space:
-                    return "failed", note or f"{name} is not defined"
-                names[name] = _plain(space[name])
+                failed = _run(one, space)
+                note = note or failed
+            names.update((name, _plain(space[name])) for name in task.answers)
             with self.seeded(seed):
                 found = _value(task.check, names)
-        except BaseException as error:
-            return "failed", _bounded(
-                f"{note} It raised {type(error).__name__}.".strip()
-            )
+        except BaseException as raised:  # noqa: BLE001 - a submission may raise anything
+            error = raised
+        what = (
+            self.changed()
+        )  # before anything else: the rest relies on what it watches
+        if what:
+            return "tampered", f"changed {what}"
+        if error is not None:
+            return "failed", _bounded(note or f"It raised {type(error).__name__}.")
         if type(found) is not self.result:
             return "failed", "the check gave no result"
         if found.passed is True:
@@ -151,11 +154,11 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
 def _given(rubric: Rubric) -> dict[str, Any]:
     """What the chapter defines before its exercises."""
     space: dict[str, Any] = {"__name__": "chapter"}
-    exec(compile(rubric.preamble, "<chapter>", "exec"), space)
+    exec(compile(rubric.preamble, "<chapter>", "exec"), space)  # noqa: S102
     for node in ast.parse(rubric.library).body:
         # A definition may need what the preamble leaves out; then it is no help here.
         with contextlib.suppress(Exception):
-            exec(compile(ast.Module([node], []), "<chapter>", "exec"), space)
+            exec(compile(ast.Module([node], []), "<chapter>", "exec"), space)  # noqa: S102
     return space
 
 
@@ -163,8 +166,8 @@ def _run(one: Statement, space: dict[str, Any]) -> str:
     """Run a statement of the student's; words if it fails, as a notebook goes on."""
     try:
         code = compile(ast.Module([one.node], []), f"<cell {one.place}>", "exec")
-        exec(code, space)
-    except BaseException as error:
+        exec(code, space)  # noqa: S102
+    except BaseException as error:  # noqa: BLE001 - as above
         line = getattr(one.node, "lineno", 0)
         return f"Cell {one.place}, line {line}: {type(error).__name__}: {error}"
     return ""
@@ -177,7 +180,7 @@ def _defines(source: str) -> bool:
 def _value(source: str, names: dict[str, Any]) -> Any:
     """Run a check cell; its last line is an expression, and this is its value."""
     *before, last = ast.parse(source).body
-    exec(compile(ast.Module(before, []), "<check>", "exec"), names)
+    exec(compile(ast.Module(before, []), "<check>", "exec"), names)  # noqa: S102
     assert isinstance(last, ast.Expr)
     return eval(compile(ast.Expression(last.value), "<check>", "eval"), names)
 
@@ -237,12 +240,16 @@ def _bounded(words: str) -> str:
 def _sealed(key: bytes, out: int) -> Callable[..., None]:
     """A function that writes a line which the parent can trust to be ours."""
     count, write, dumps, digest = 0, os.write, json.dumps, hmac.digest
+    end = os._exit
 
     def say(*words: str) -> None:
         nonlocal count
         line = dumps([count, *words]).encode()
         count += 1
-        write(out, digest(key, line, "sha256").hex().encode() + b" " + line + b"\n")
+        try:
+            write(out, digest(key, line, "sha256").hex().encode() + b" " + line + b"\n")
+        except OSError:
+            end(CLOSED)
 
     return say
 
