@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from attention_lib.checks._report import NotYet, check, demand_tensor, explain
+from attention_lib.checks._report import NotYet, check, demand_tensor, draws, explain
 from attention_lib.positions import (
     RelativePositionBias,
     RotaryEmbedding,
@@ -22,7 +22,7 @@ __all__ = ["bucket_of", "offset_only", "sinusoidal", "slopes", "turn_pairs"]
 Scores = Callable[[Tensor, Tensor], Tensor]
 
 
-@check("7.1")
+@check("7.1", forbids=("sinusoidalencoding",))
 def sinusoidal(answer: Callable[[int, int], Tensor]) -> str:
     """Check ``sinusoidal(L, width)``: codes of positions 0 to L - 1, of any width.
 
@@ -67,7 +67,7 @@ def sinusoidal(answer: Callable[[int, int], Tensor]) -> str:
     return "Sines and cosines in pairs, also where the last pair has no room."
 
 
-@check("7.2")
+@check("7.2", forbids=("rotary",))
 def turn_pairs(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> str:
     """Check ``turn_pairs(x, positions, omega)``: rotary with interleaved pairs.
 
@@ -110,7 +110,7 @@ def turn_pairs(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> str:
     return "Complex multiplication, and the pairs are neighbours."
 
 
-@check("7.3")
+@check("7.3", forbids=("alibi",))
 def slopes(answer: Callable[[int], Sequence[float]]) -> str:
     """Check ``slopes(H)``: ALiBi's slopes for any number of heads.
 
@@ -158,7 +158,7 @@ def slopes(answer: Callable[[int], Sequence[float]]) -> str:
     return "Powers of two, and what lies between them."
 
 
-@check("7.4")
+@check("7.4", forbids=("relativeposition",))
 def bucket_of(answer: Callable[[int, int, int], int]) -> str:
     """Check ``bucket_of(distance, n, M)`` against the table that learns the numbers.
 
@@ -204,7 +204,7 @@ def offset_only(answer: Callable[[Scores], bool]) -> str:
     >>> offset_only(lambda scores: True)
     Exercise 7.5: not yet. It calls scores offset-only with sinusoids added to both sides.
     """
-    for seed in range(3):
+    for seed in draws(3):
         for relative, subjects in ((True, _relative(seed)), (False, _absolute(seed))):
             for name, scores in subjects.items():
                 torch.manual_seed(seed)
