@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from assignment_sheet import filled, graded, opening, points, sheet, text
+from assignment_sheet import filled, opening, points, sheet, test, text
 from assignment_source import Chapter
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_raw_cell
@@ -15,33 +15,22 @@ c.ExecutePreprocessor.timeout = 300
 """
 
 
-# nbgrader takes what a cell writes to stderr for a failure: a warning, a progress bar.
-NBGRADER_TEST = """\
-# {points}: the check above, made again.
-### BEGIN HIDDEN TESTS
-import contextlib
-import io
-{before}
-with contextlib.redirect_stderr(io.StringIO()):
-    result = {call}
-assert result.passed, result
-### END HIDDEN TESTS"""
-
-
-def nbgrader_source(chapter: Chapter) -> NotebookNode:
+def nbgrader_source(chapter: Chapter, seed: int) -> NotebookNode:
     """The source notebook of an nbgrader assignment."""
     cells = opening(chapter, "exercises")
     _mark(cells[-1], "given", locked=True)
     for one in chapter.exercises:
         name = one.number.replace(".", "-")
         answer = filled(one, "### BEGIN SOLUTION", "### END SOLUTION")
-        before, call = graded(chapter, one)
-        test = NBGRADER_TEST.format(points=points(one), before=before, call=call)
+        check = (
+            f"# {points(one)}\n{test(chapter, one, 0)}\nprint(result)\n"
+            "### BEGIN HIDDEN TESTS\n"
+            f"{test(chapter, one, seed)}\n### END HIDDEN TESTS"
+        )
         cells += [
             _mark(new_markdown_cell(text(one)), f"text-{name}", locked=True),
             _mark(new_code_cell(answer), f"answer-{name}", solution=True),
-            _mark(new_code_cell(one.check), f"check-{name}", locked=True),
-            _mark(new_code_cell(test), f"points-{name}", locked=True, points=one.stars),
+            _mark(new_code_cell(check), f"check-{name}", locked=True, points=one.stars),
         ]
     return sheet(cells)
 
@@ -67,7 +56,7 @@ def _mark(
     return cell
 
 
-def otter_master(chapter: Chapter, repository: str) -> NotebookNode:
+def otter_master(chapter: Chapter, repository: str, seed: int) -> NotebookNode:
     """The master notebook for `otter assign`."""
     config = f"""\
 # ASSIGNMENT CONFIG
@@ -81,16 +70,18 @@ export_cell:
     cells = [new_raw_cell(config), *opening(chapter, "exercises")]
     for one in chapter.exercises:
         name = one.number.replace(".", "_")
-        before, call = graded(chapter, one)
-        test = f"{before}\nresult = {call}\nassert result.passed, result".lstrip()
         cells += [
-            new_raw_cell(f"# BEGIN QUESTION\nname: q{name}\npoints: {one.stars}"),
+            new_raw_cell(
+                f"# BEGIN QUESTION\nname: q{name}\npoints: {one.stars}\n"
+                "all_or_nothing: true"
+            ),
             new_markdown_cell(text(one)),
             new_raw_cell("# BEGIN SOLUTION"),
             new_code_cell(filled(one, "# BEGIN SOLUTION", "# END SOLUTION")),
             new_raw_cell("# END SOLUTION"),
             new_raw_cell("# BEGIN TESTS"),
-            new_code_cell(test),
+            new_code_cell(test(chapter, one, 0)),
+            new_code_cell(f"# HIDDEN\n{test(chapter, one, seed)}"),
             new_raw_cell("# END TESTS"),
             new_raw_cell("# END QUESTION"),
         ]

@@ -21,6 +21,15 @@ from notebooks import ROOT
 
 FENCE = re.compile(r"^(?::{3,}.*|:\w+:.*)\n?", re.MULTILINE)
 ROLE = re.compile(r"\{\w+\}`([^`]*)`")
+# Engines take what a test writes to stderr, a warning or a progress bar, for a failure.
+TEST = """\
+import contextlib
+import io
+from attention_lib.checks._report import seeded
+{needs}
+with seeded({seed}), contextlib.redirect_stderr(io.StringIO()):
+    result = {call}
+assert result.passed, result"""
 
 
 def sheet(cells: list[NotebookNode]) -> NotebookNode:
@@ -86,11 +95,11 @@ def _in_stub(one: Exercise) -> tuple[str, str] | None:
     return head, f"{helpers}\n\n{body}" if helpers else body
 
 
-def graded(chapter: Chapter, one: Exercise) -> tuple[str, str]:
-    """What a grader runs first, and then the call of the check.
+def test(chapter: Chapter, one: Exercise, seed: int) -> str:
+    """Code that raises with the words of the check unless the answer passes.
 
     It takes the check from the package again, whatever the notebook has made of its
-    name.
+    name. A seed of 0 draws the examples that the chapter shows.
     """
     before, call = ast.parse(one.check).body[:-1], ast.parse(one.check).body[-1]
     used = {node.id for node in ast.walk(call) if isinstance(node, ast.Name)}
@@ -100,7 +109,8 @@ def graded(chapter: Chapter, one: Exercise) -> tuple[str, str]:
         if isinstance(node, ast.ImportFrom)
         and used & {name.asname or name.name for name in node.names}
     ]
-    return "\n".join(map(ast.unparse, [*imports, *before])), ast.unparse(call)
+    needs = "\n".join(map(ast.unparse, [*imports, *before]))
+    return TEST.format(needs=needs, call=ast.unparse(call), seed=seed)
 
 
 def heard(chapter: Chapter) -> dict[str, list[str]]:

@@ -15,7 +15,7 @@ from notebook_files import Refusal, read
 from notebook_form import code_cells, normalise, tags
 
 SOLUTION = re.compile(r"(?ms)^# BEGIN SOLUTION$\n(.*?)^# END SOLUTION$")
-TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
+TITLE = re.compile(r"^# (\d+\. .+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,7 @@ class Chapter:
 
     @property
     def title(self) -> str:
-        found = TITLE.search(self.nb.cells[0].source)
-        return found[1] if found else self.slug
+        return TITLE.search(self.nb.cells[0].source)[1]  # type: ignore[index]
 
     @property
     def exercises(self) -> list[Exercise]:
@@ -61,6 +60,8 @@ def _chapter(path: Path, repository: str) -> Chapter:
     nb = read(path)
     normalise(nb, repository)
     _demand_form(path, nb)
+    if not TITLE.search(nb.cells[0].source):
+        raise Refusal(f"{path}: no title of the form `# N. Title` in the first cell")
     return Chapter(path.stem, nb)
 
 

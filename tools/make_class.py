@@ -26,23 +26,25 @@ from assignment_student import student_zip
 from leaks import leaks, solution_lines
 from notebook_files import Refusal, layout
 from notebooks import ROOT, repository
+from rubric import write_kit
 from tqdm import tqdm
 
 OUTPUT = ROOT / "_build" / "class"
 CONFIG = Path("nbgrader", "nbgrader_config.py")
 
 
-def files(chapter: Chapter, address: str) -> Iterator[tuple[Path, bytes]]:
+def files(chapter: Chapter, address: str, seed: int) -> Iterator[tuple[Path, bytes]]:
     """Files of one chapter, by their place in the output folder."""
     slug, notebook = chapter.slug, f"{chapter.slug}.ipynb"
     yield Path("student", f"{slug}.zip"), student_zip(chapter, address)
     yield Path("key", notebook), layout(answer_key(chapter)).encode()
-    source = layout(nbgrader_source(chapter)).encode()
+    source = layout(nbgrader_source(chapter, seed)).encode()
     yield Path("nbgrader", "source", slug, notebook), source
-    yield Path("otter", notebook), layout(otter_master(chapter, address)).encode()
+    master = layout(otter_master(chapter, address, seed)).encode()
+    yield Path("otter", notebook), master
 
 
-def make(assigned: list[Chapter], output: Path, address: str) -> None:
+def make(assigned: list[Chapter], output: Path, address: str, seed: int) -> None:
     """Write everything, or nothing: what is there is replaced when all is made."""
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -51,8 +53,9 @@ def make(assigned: list[Chapter], output: Path, address: str) -> None:
             if not (output / CONFIG).exists():  # it may have been changed since
                 _write(new / CONFIG, NBGRADER_CONFIG.encode())
             for chapter in tqdm(assigned, unit="chapter", leave=False, disable=None):
-                for place, data in files(chapter, address):
+                for place, data in files(chapter, address, seed):
                     _write(new / place, data)
+            write_kit([chapter.nb for chapter in assigned], new / "grader")
             _demand_no_leak(new, assigned)
             _move(new, output)
     except FileExistsError as error:
@@ -99,7 +102,10 @@ def summary(assigned: list[Chapter], output: Path) -> str:
             f"  {chapter.slug:28}{len(chapter.exercises)} exercises, {stars} points"
         )
     slug = assigned[0].slug
-    nbgrader, otter = (quote(str(output / name)) for name in ("nbgrader", "otter"))
+    number = assigned[0].exercises[0].number.partition(".")[0]
+    nbgrader, otter, grader = (
+        quote(str(output / name)) for name in ("nbgrader", "otter", "grader")
+    )
     return "\n".join(
         [
             f"Made in {output}:",
@@ -109,8 +115,10 @@ def summary(assigned: list[Chapter], output: Path) -> str:
             "  key/       solutions, points, and what the checks say: keep it to yourself",
             "  nbgrader/  a course folder for nbgrader 0.9",
             "  otter/     master notebooks for otter assign 7",
+            "  grader/    a grader that needs no engine and no book",
             "",
-            "Next: hand out the zips. To grade with an engine,",
+            "Next: hand out the zips. To grade what comes back, one of",
+            f"  python {grader}/grade_all.py SUBMISSIONS --chapter {number}",
             f"  cd {nbgrader} && nbgrader generate_assignment --create {slug}",
             f"  cd {otter} && otter assign {slug}.ipynb dist",
         ]
@@ -146,6 +154,14 @@ def parser() -> argparse.ArgumentParser:
         metavar="NOTEBOOK",
         help="your own exercises for one of the chapters; may be given again",
     )
+    top.add_argument(
+        "--seed",
+        type=int,
+        default=1,
+        metavar="N",
+        help="of the hidden tests in the exports, 1 or more; keep it to yourself "
+        "(default: 1)",
+    )
     return top
 
 
@@ -155,7 +171,7 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
         address = repository(root)
         assigned = chapters(given.chapters, root / "book", address)
         assigned = with_variants(assigned, given.variants, address)
-        make(assigned, given.output, address)
+        make(assigned, given.output, address, given.seed)
     except Refusal as refusal:
         print(refusal, file=sys.stderr)
         return 2

@@ -33,7 +33,7 @@ def ids(cells):
 
 def test_nbgrader_accepts_the_metadata(assigned):
     """The rules of its schema, version 3, and of its validator."""
-    nb = nbgrader_source(assigned)
+    nb = nbgrader_source(assigned, seed=7)
     marked = [cell for cell in nb.cells if "nbgrader" in cell.metadata]
     for cell in marked:
         meta = cell.metadata.nbgrader
@@ -53,7 +53,7 @@ def test_nbgrader_accepts_the_metadata(assigned):
 
 
 def test_otter_accepts_the_cells(assigned):
-    nb = otter_master(assigned, REPOSITORY)
+    nb = otter_master(assigned, REPOSITORY, seed=7)
     raw = [cell.source for cell in nb.cells if cell.cell_type == "raw"]
     config = raw.pop(0)
     assert config.startswith("# ASSIGNMENT CONFIG\n")
@@ -83,17 +83,18 @@ def released(source):
 @pytest.mark.parametrize("engine", ["nbgrader", "otter"])
 def test_solutions_get_all_points_and_stubs_none(assigned, engine):
     if engine == "nbgrader":
-        cells = nbgrader_source(assigned).cells
+        cells = nbgrader_source(assigned, seed=7).cells
         tests = [c.source for c in cells if "### BEGIN HIDDEN TESTS" in c.source]
     else:
-        cells = otter_master(assigned, REPOSITORY).cells
-        before = [c.source for c in cells[:-1]]
-        pairs = zip(before, cells[1:], strict=True)
-        tests = [cell.source for last, cell in pairs if last == "# BEGIN TESTS"]
+        cells = otter_master(assigned, REPOSITORY, seed=7).cells
+        places = [i for i, c in enumerate(cells) if c.source == "# BEGIN TESTS"]
+        tests = ["\n".join(c.source for c in cells[i + 1 : i + 3]) for i in places]
+        assert all(cells[i + 2].source.startswith("# HIDDEN\n") for i in places)
     answers = [c.source for c in cells if REGION.search(c.source)]
     given = run(preamble(assigned.nb), {})
     rows = zip(assigned.exercises, answers, tests, strict=True)
     for one, answer, test in rows:
+        assert "with seeded(0)" in test and "with seeded(7)" in test
         assert one.solution not in released(answer)
         if one.number not in SLOW:
             run(test, run(answer, dict(given)))
@@ -111,10 +112,9 @@ def test_a_warning_or_a_bar_costs_no_points_in_nbgrader(capsys):
     """It gives no points to a graded cell that writes to stderr."""
     nb = chapter()
     nb.cells[5].source = nb.cells[5].source.replace("double(4)", "loud(double(4))")
-    nb.cells[
-        2
-    ].source += "\n\ndef loud(x):\n    import sys\n    print('1%', file=sys.stderr)\n    return x"
-    *_, answer, _, test = nbgrader_source(Chapter("02-doubling", nb)).cells[:7]
+    loud = "def loud(x):\n    print('1%', file=sys.stderr)\n    return x"
+    nb.cells[2].source += f"\nimport sys\n\n\n{loud}"
+    *_, answer, test = nbgrader_source(Chapter("02-doubling", nb), seed=7).cells[:6]
     names = run(preamble(nb), {})
     run(test.source, run(answer.source, names))
     assert names["result"].passed and capsys.readouterr().err == ""
@@ -125,7 +125,7 @@ def test_the_solution_stands_in_the_stub_with_what_it_uses():
     nb.cells[-1].source = nb.cells[-1].source.replace(
         "# BEGIN SOLUTION\n", "# BEGIN SOLUTION\ndef aid(x):\n    return x\n\n\n"
     )
-    answer = nbgrader_source(Chapter("02-doubling", nb)).cells[-3].source
+    answer = nbgrader_source(Chapter("02-doubling", nb), seed=7).cells[-2].source
     assert answer == (
         'def own(x):\n    """Of x."""\n    ### BEGIN SOLUTION\n    def aid(x):\n'
         "        return x\n\n    halve(x)\n    return x\n    ### END SOLUTION"
@@ -135,6 +135,6 @@ def test_the_solution_stands_in_the_stub_with_what_it_uses():
 def test_a_solution_of_another_signature_follows_the_stub():
     nb = chapter(*four("2.3", "own", "return x"))
     nb.cells[-1].source = nb.cells[-1].source.replace("own(x)", "own(x, y=1)")
-    answer = nbgrader_source(Chapter("02-doubling", nb)).cells[-3].source
+    answer = nbgrader_source(Chapter("02-doubling", nb), seed=7).cells[-2].source
     assert released(answer) == 'def own(x):\n    """Of x."""\n    ...\n...'
     run(answer, {})

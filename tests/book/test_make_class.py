@@ -1,5 +1,6 @@
 """One command makes what a class needs, or says in words why not and writes nothing."""
 
+import json
 import zipfile
 
 import make_class
@@ -23,7 +24,8 @@ def out(tmp_path):
 
 
 def made(out):
-    return {str(p.relative_to(out)) for p in out.rglob("*") if p.is_file()}
+    files = (p.relative_to(out) for p in out.rglob("*") if p.is_file())
+    return {path.as_posix() for path in files}
 
 
 def run(root, out, *words):
@@ -39,12 +41,14 @@ def notebook_in(path):
 @pytest.mark.parametrize("word", ["2", "02", "02-doubling", "all"])
 def test_a_chapter_is_named_by_number_slug_or_all(root, out, word, capsys):
     assert run(root, out, word) == 0
-    assert made(out) == {
+    assert made(out) >= {
         "student/02-doubling.zip",
         "key/02-doubling.ipynb",
         "nbgrader/nbgrader_config.py",
         "nbgrader/source/02-doubling/02-doubling.ipynb",
         "otter/02-doubling.ipynb",
+        "grader/rubrics/02.json",
+        "grader/grade_all.py",
     }
     said = capsys.readouterr().out
     assert "02-doubling                 2 exercises, 3 points" in said
@@ -108,8 +112,10 @@ def test_variants_replace_by_number_and_are_put_after_the_last(root, out, tmp_pa
     assert run(root, out, "2", "--variants", own) == 0
     nb = read(out / "nbgrader" / "source" / "02-doubling" / "02-doubling.ipynb")
     ids = [c.metadata.nbgrader.grade_id for c in nb.cells if "nbgrader" in c.metadata]
-    graded = [i for i in ids if i.startswith("points")]
-    assert graded == ["points-2-1", "points-2-2", "points-2-7"]
+    graded = [i for i in ids if i.startswith("check")]
+    assert graded == ["check-2-1", "check-2-2", "check-2-7"]
+    rubric = json.loads((out / "grader" / "rubrics" / "02.json").read_text())
+    assert [task["points"] for task in rubric["tasks"]] == [3, 2, 1]
     text = notebook_in(out / "student" / "02-doubling.zip")
     assert "def replaced" in text and "def double" not in text
     assert text.index("def mine") < text.index("def replaced") < text.index("def added")
@@ -119,6 +125,10 @@ def test_variants_replace_by_number_and_are_put_after_the_last(root, out, tmp_pa
 def spoiled(nb, change):
     change(nb)
     return nb
+
+
+def drop_title(nb):
+    nb.cells[0].source = "# Doubling"
 
 
 def drop_star(nb):
@@ -142,6 +152,7 @@ def leave_it_in_metadata(nb):
         (lambda nb: nb.cells[4].update(source="double = ..."), "defines no function"),
         (lambda nb: nb.cells[4].update(source="def"), "a stub that is not Python"),
         (lambda nb: nb.cells[5].update(source="x = 1"), "does not end with a call"),
+        (drop_title, "no title of the form `# N. Title` in the first cell"),
         (drop_star, "exercise 2.1: no stars, and they are its points"),
         (drop_marks, "no lines `# BEGIN SOLUTION` and `# END SOLUTION`"),
         (leave_it_in_metadata, "cell 1, metadata, mystnb, note: solution 2.1: twice"),
