@@ -13,6 +13,7 @@ from attention_lib.checks._report import (
     check,
     demand_number,
     demand_tensor,
+    draws,
     same,
 )
 
@@ -222,7 +223,7 @@ def keeps_apart(answer: Callable[[Layer], bool]) -> str:
     >>> keeps_apart(lambda model: True)
     Exercise 1.5: not yet. It passes an LSTM that reads along the batch.
     """
-    for seed in range(3):
+    for seed in draws(3):
         torch.manual_seed(seed)
         sound: dict[str, Layer] = {
             "an LSTM with batch_first=True": _output(nn.LSTM(8, 8, batch_first=True)),

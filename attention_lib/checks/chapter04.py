@@ -44,7 +44,7 @@ _EDITS = (
 _AXES = {"keys": -1, "queries": -2, "heads": 1, "batch": 0}
 
 
-@check("4.1")
+@check("4.1", forbids=("softmax", "softmin"))
 def stable_softmax(answer: Callable[[Tensor], Tensor]) -> str:
     """Check a softmax over the last axis that needs no luck with its scores.
 
@@ -175,7 +175,7 @@ def softmax_axis(answer: Callable[[Attend], str]) -> str:
     return "Eight attentions, four axes, each found from outside."
 
 
-@check("4.5")
+@check("4.5", forbids=("softmax_backward", "autograd", "backward"))
 def scores_grad(answer: Callable[[Tensor, Tensor], Tensor]) -> str:
     """Check the gradient with respect to scores, without an S x S matrix.
 

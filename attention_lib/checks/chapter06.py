@@ -14,6 +14,7 @@ from attention_lib.checks._report import (
     check,
     demand_number,
     demand_tensor,
+    draws,
     same,
 )
 
@@ -191,7 +192,7 @@ def leaks(answer: Callable[[Attend, int, int], bool]) -> str:
             x - x.mean(0)
         ),
     }
-    for seed in range(2):
+    for seed in draws(2):
         for name, subject in sound.items():
             torch.manual_seed(seed)
             if _demand_bool(answer(subject, L, E)):

@@ -13,6 +13,7 @@ from attention_lib.checks._report import (
     check,
     demand_number,
     demand_tensor,
+    draws,
     explain,
 )
 from attention_lib.positions import (
@@ -34,7 +35,7 @@ __all__ = [
 Scores = Callable[[Tensor, Tensor], Tensor]
 
 
-@check("7.1")
+@check("7.1", forbids=("sinusoidalencoding",))
 def sinusoidal(answer: Callable[[int, int], Tensor]) -> str:
     """Check ``sinusoidal(L, width)``: codes of positions 0 to L - 1, of any width.
 
@@ -79,7 +80,7 @@ def sinusoidal(answer: Callable[[int, int], Tensor]) -> str:
     return "Sines and cosines in pairs, also where the last pair has no room."
 
 
-@check("7.2")
+@check("7.2", forbids=("rotary",))
 def turn_pairs(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> str:
     """Check ``turn_pairs(x, positions, omega)``: rotary with interleaved pairs.
 
@@ -171,7 +172,7 @@ def _unfinished(D: int, L: int, base: float) -> int:
     return int((steps.sum(0) < 2 * math.pi).sum())
 
 
-@check("7.4")
+@check("7.4", forbids=("relativeposition",))
 def bucket_of(answer: Callable[[int, int, int], int]) -> str:
     """Check ``bucket_of(distance, n, M)`` against the table that learns the numbers.
 
@@ -217,7 +218,7 @@ def offset_only(answer: Callable[[Scores], bool]) -> str:
     >>> offset_only(lambda scores: True)
     Exercise 7.5: not yet. It calls scores offset-only with sinusoids added to both sides.
     """
-    for seed in range(3):
+    for seed in draws(3):
         for relative, subjects in ((True, _relative(seed)), (False, _absolute(seed))):
             for name, scores in subjects.items():
                 torch.manual_seed(seed)

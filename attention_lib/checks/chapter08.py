@@ -24,7 +24,7 @@ __all__ = [
 Tokens = Callable[[Tensor], Tensor]
 
 
-@check("8.1")
+@check("8.1", forbids=("layer_norm", "layernorm", "group_norm", "groupnorm"))
 def layer_norm(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> str:
     """Check ``layer_norm(x, gain, shift)`` against torch's.
 
@@ -136,7 +136,7 @@ def pre_norm_block(
     return "The same as TransformerBlock, with all four parts in their place."
 
 
-@check("8.3")
+@check("8.3", forbids=("transformer", "multihead", "numel", "feedforward"))
 def count_parameters(answer: Callable[[int, int], int]) -> str:
     """Check the number of parameters of a block of width E and hidden width 4E.
 

@@ -15,6 +15,7 @@ from attention_lib.checks._report import (
     check,
     demand_number,
     demand_tensor,
+    draws,
     explain,
     same,
 )
@@ -65,7 +66,7 @@ def longest(answer: Callable[[int, int, int, int, int, int], int]) -> str:
     return "Three caches filled to the last token."
 
 
-@check("11.2")
+@check("11.2", forbids=("keyvaluecache",))
 def one_more(
     answer: Callable[
         [Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]
@@ -183,7 +184,7 @@ def _windows(q: Tensor, k: Tensor, v: Tensor, t: int, w: int) -> list[Tensor]:
     return [scores[part].softmax(0) @ v[part] for part in (wide, past)]
 
 
-@check("11.4")
+@check("11.4", forbids=("quantiz",))
 def to_int8(answer: Callable[[Tensor], tuple[Tensor, Tensor]]) -> str:
     """Check ``to_int8(weight)``: integers and one scale for each output channel.
 
@@ -260,7 +261,7 @@ def faulty(answer: Callable[[Full, Step], bool]) -> str:
         "a decoder that holds the last six tokens only": "short",
         "a decoder that does not forget the sequence before": "stale",
     }
-    for seed in range(3):
+    for seed in draws(3):
         for words, fault in subjects.items():
             torch.manual_seed(seed)
             decoder = _Decoder(fault)

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from attention_lib.checks._report import (
+    READY_ATTENTION,
     NotYet,
     check,
     demand_number,
     demand_tensor,
+    draws,
     explain,
     same,
 )
@@ -101,7 +103,7 @@ first key comes after its last query is skipped.
     return "Four tables, of squares and of oblongs, and one with cut edges."
 
 
-@check("12.3")
+@check("12.3", forbids=READY_ATTENTION)
 def merge(
     answer: Callable[[list[Tensor], list[Tensor]], tuple[Tensor, Tensor]],
 ) -> str:
@@ -197,7 +199,7 @@ def forgets(answer: Callable[[Attend], bool]) -> str:
         "an attention that does not shrink its mixture": (_tiled(16, mixed=False), 1),
         "an attention that does not shrink its sum": (_tiled(64, total=False), 1),
     }
-    for seed in range(3):
+    for seed in draws(3):
         for words, (attend, faulty) in subjects.items():
             torch.manual_seed(seed)
             verdict = answer(attend)
@@ -228,7 +230,7 @@ def _tiled(block: int, *, mixed: bool = True, total: bool = True) -> Attend:
     return attend
 
 
-@check("12.5")
+@check("12.5", forbids=(*READY_ATTENTION, "autograd", "backward", "flash_"))
 def query_gradient(answer: Callable[..., Tensor]) -> str:
     """Check the queries' gradient from output and log-sum-exp, block by block.
 
