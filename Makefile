@@ -9,7 +9,7 @@ VENV = .venv
 BIN = $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check
 
-.PHONY: help book test lab notebooks serve test-portable benchmark benchmark-gpu mutation lint clean
+.PHONY: help book test lab notebooks serve test-portable benchmark benchmark-gpu mutation lint clean detection
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -27,6 +27,9 @@ lab: $(VENV)/lab.stamp ## open the chapters in JupyterLab
 
 notebooks: $(VENV)/book.stamp ## run the chapters and store their outputs (NOTEBOOKS=... for one)
 	$(BIN)/python tools/notebooks.py run $(NOTEBOOKS)
+
+detection: $(VENV)/test.stamp ## examine the planted faults again, for the page that lists them
+	$(BIN)/python tests/doctor/record_detection.py
 
 serve: book ## build the book and serve it on this computer (PORT=8000)
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)
