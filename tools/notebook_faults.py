@@ -17,6 +17,7 @@ EXERCISE = ("exercise", "stub", "check", "solution")
 KNOWN_TAGS = {
     *EXERCISE,
     *NOT_COMPARED,
+    *("planted-fault", "predict", "open"),  # kinds of exercise
     *("install", "raises-exception"),
     *(f"{act}-{part}" for act in ("hide", "remove") for part in ("cell", "input")),
     *("hide-output", "remove-output", "full-width", "margin", "popout"),
