@@ -31,12 +31,13 @@ def sent(answer: Callable[[int, int, int, int, int], int]) -> str:
     Exercise 13.1: not yet. That is the forward pass. Backward, keys and values go round \
 again, and their gradients with them.
     """
-    for L, P, H, Hkv, D in ((256, 2, 4, 2, 32), (512, 4, 8, 2, 16), (768, 8, 8, 8, 8)):
+    for L, P, H, Hkv, D in ((512, 4, 8, 4, 16), (256, 2, 4, 2, 32), (768, 8, 8, 8, 8)):
         one = 4 * 2 * Hkv * (L // P) * D  # a rank's keys and values
         true = (2 * (P - 1) + P) * one
         found = demand_number(answer(L, P, H, Hkv, D), "a number of bytes")
         mistakes = {
-            (P - 1) * one: "That is the forward pass. Backward, keys and values go round "
+            (P - 1)
+            * one: "That is the forward pass. Backward, keys and values go round "
             "again, and their gradients with them.",
             2 * (P - 1) * one: "The gradients of keys and values travel as well.",
             (P - 1) * one + P * one: "Backward needs the keys and values again, not "
@@ -121,7 +122,9 @@ def attend_part(answer: Callable[..., tuple[Tensor, Tensor]]) -> str:
             raise NotYet("The log-sum-exp is that of scores without the scale.")
         if torch.allclose(level, log_sum.exp()):
             raise NotYet("That is the sum of exponentials. Take its logarithm.")
-        raise NotYet("The output is right, the log-sum-exp of the masked scores is not.")
+        raise NotYet(
+            "The output is right, the log-sum-exp of the masked scores is not."
+        )
     early = torch.zeros(5, dtype=torch.int64)  # queries that see none of these keys
     found, level = _pair(answer(query, key, value, early, j + 1))
     if bool(found.isnan().any()) or bool((found != 0).any()):
@@ -137,7 +140,9 @@ def attend_part(answer: Callable[..., tuple[Tensor, Tensor]]) -> str:
     return "Right by places, with empty rows and with large scores."
 
 
-def _part(query: Tensor, key: Tensor, value: Tensor, keep: Tensor) -> tuple[Tensor, ...]:
+def _part(
+    query: Tensor, key: Tensor, value: Tensor, keep: Tensor
+) -> tuple[Tensor, ...]:
     """Output and log-sum-exp of some queries with some keys."""
     scores = (query @ key.mT / math.sqrt(query.shape[-1])).masked_fill(~keep, -math.inf)
     return scores.softmax(-1).nan_to_num() @ value, scores.logsumexp(-1)
@@ -205,7 +210,9 @@ def _over(
         if ranks < 1 or L % ranks:
             raise ValueError(f"{L} tokens cannot be shared among {ranks} ranks evenly")
         whole = torch.arange(L)
-        parts = [whole[r::ranks] if dealt else whole.chunk(ranks)[r] for r in range(ranks)]
+        parts = [
+            whole[r::ranks] if dealt else whole.chunk(ranks)[r] for r in range(ranks)
+        ]
         output = torch.zeros(L, value.shape[-1], dtype=value.dtype)
         for rank, mine in enumerate(parts):
             i = torch.arange(len(mine)) if local else mine
@@ -235,7 +242,9 @@ def _over(
 
 
 @check("13.5")
-def schedule(answer: Callable[[Sequence[int], int, int], Sequence[Sequence[int]]]) -> str:
+def schedule(
+    answer: Callable[[Sequence[int], int, int], Sequence[Sequence[int]]],
+) -> str:
     """Check ``schedule(lengths, ranks, chunk)``: chunks of packed documents for each rank.
 
     Examples
@@ -253,11 +262,15 @@ def schedule(answer: Callable[[Sequence[int], int, int], Sequence[Sequence[int]]
         if found is None:
             raise NotYet("The function returns nothing yet.")
         if not isinstance(found, list | tuple) or len(found) != ranks:
-            came = len(found) if isinstance(found, list | tuple) else type(found).__name__
+            came = (
+                len(found) if isinstance(found, list | tuple) else type(found).__name__
+            )
             raise NotYet(f"Return one list for each of the {ranks} ranks; {came} came.")
         lists = [[int(c) for c in part] for part in found]
         if sorted(c for part in lists for c in part) != list(range(chunks)):
-            raise NotYet(f"Each of the {chunks} chunks must be held by exactly one rank.")
+            raise NotYet(
+                f"Each of the {chunks} chunks must be held by exactly one rank."
+            )
         if {len(part) for part in lists} != {chunks // ranks}:
             raise NotYet(
                 "Every rank must hold the same number of chunks, or memory is not shared "
