@@ -216,7 +216,8 @@ def _over(
         output = torch.zeros(L, value.shape[-1], dtype=value.dtype)
         for rank, mine in enumerate(parts):
             i = torch.arange(len(mine)) if local else mine
-            total, level, count = torch.zeros_like(value[mine]), None, 0
+            total, level = torch.zeros_like(value[mine]), None
+            count = torch.zeros(len(mine), 1)
             for step in range(ranks):  # around the ring
                 theirs = parts[(rank - step) % ranks]
                 j = torch.arange(len(theirs)) if local else theirs
@@ -307,7 +308,8 @@ def _documents(generator: torch.Generator) -> list[int]:
 
 def _work(lengths: Sequence[int], chunk: int) -> tuple[Tensor, list[int]]:
     """Visible pairs of each chunk of queries, and the first chunk of its document."""
-    work, first = [], []
+    work: list[float] = []
+    first: list[int] = []
     for length in lengths:
         begin = len(work)
         for n in range(length // chunk):
