@@ -30,6 +30,7 @@ from rubric import write_kit
 from tqdm import tqdm
 
 OUTPUT = ROOT / "_build" / "class"
+LOSES = "\n`make clean` empties _build: do not keep submissions or grades there."
 CONFIG = Path("nbgrader", "nbgrader_config.py")
 
 
@@ -121,6 +122,7 @@ def summary(assigned: list[Chapter], output: Path) -> str:
             f"  python {grader}/grade_all.py SUBMISSIONS --chapter {number}",
             f"  cd {nbgrader} && nbgrader generate_assignment --create {slug}",
             f"  cd {otter} && otter assign {slug}.ipynb dist",
+            *([LOSES] if output.resolve().is_relative_to(ROOT / "_build") else []),
         ]
     )
 
