@@ -111,7 +111,7 @@ class _Reader(ast.NodeVisitor):
         self.own = outer
 
     visit_AsyncFunctionDef = visit_FunctionDef  # type: ignore[assignment]
-    visit_Lambda = visit_FunctionDef  # type: ignore[assignment]
+    visit_Lambda = visit_FunctionDef
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
