@@ -235,9 +235,12 @@ def grade(
 ) -> Iterator[Graded]:
     """Grade notebooks and give each when it is done, in the order of finishing."""
     global BASE
+    waiting = list(reversed(list(paths)))
+    if not waiting:
+        return
     marker = Marker(rubric) if options.fork else None
     BASE = psutil.Process().memory_info().rss if marker else 0
-    waiting, running = list(reversed(list(paths))), list[Attempt]()
+    running = list[Attempt]()
     started: dict[Path, float] = {}
     try:
         while waiting or running:
