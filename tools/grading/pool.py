@@ -242,8 +242,13 @@ def grade(
     BASE = psutil.Process().memory_info().rss if marker else 0
     running = list[Attempt]()
     started: dict[Path, float] = {}
+    # Python drops an interrupt that arrives while it forks: note it, and stop after.
+    stop: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: stop.append(number))
     try:
         while waiting or running:
+            if stop:
+                raise KeyboardInterrupt
             while waiting and len(running) < options.workers:
                 path = waiting.pop()
                 started[path] = time.monotonic()
@@ -258,6 +263,7 @@ def grade(
                 yield graded
             time.sleep(TICK)
     finally:
+        signal.signal(signal.SIGINT, before)
         for attempt in running:
             attempt.close()
 
