@@ -170,6 +170,10 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     given = parser().parse_args(arguments)
     try:
+        if given.seed < 1:
+            raise Refusal(
+                f"--seed {given.seed}: expected 1 or more, 0 is the chapters'"
+            )
         address = repository(root)
         assigned = chapters(given.chapters, root / "book", address)
         assigned = with_variants(assigned, given.variants, address)
