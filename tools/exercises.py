@@ -15,10 +15,9 @@ from dataclasses import dataclass
 
 from nbformat import NotebookNode
 from notebook_files import Refusal
-from notebook_form import code_cells, tags
+from notebook_form import KINDS, code_cells, tags
 
 ORDER = ("exercise", "stub", "check", "solution")
-KINDS = ("planted-fault", "predict", "open")
 
 HEAD = re.compile(r"\{exercise\} (\d+\.\d+) (.+)")
 STARS = re.compile(r"★+")

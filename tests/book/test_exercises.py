@@ -1,9 +1,9 @@
-"""Exercises are read from the cells of every chapter, with the code they rest on."""
+"""Every chapter has exercises of each kind, read from its cells with what they rest on."""
 
 import ast
 
 import pytest
-from exercises import exercises, preamble, without_solutions
+from exercises import KINDS, exercises, preamble, without_solutions
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from notebook_files import Refusal, read
 from notebooks import ROOT
@@ -18,9 +18,15 @@ def nb(request):
 
 def test_every_exercise_has_a_number_stars_and_an_answer(nb):
     found = exercises(nb)
-    assert len(found) >= 3
     for one in found:
         assert 1 <= one.stars <= 3 and one.title and one.answers
+
+
+def test_chapter_has_exercises_of_each_kind(nb):
+    found = exercises(nb)
+    assert len(found) >= 3
+    missing = set(KINDS).difference(*(one.kinds for one in found))
+    assert not missing, f"no exercise is tagged {' or '.join(sorted(missing))}"
 
 
 def test_solutions_pass_their_checks_on_the_preamble_alone(nb):
