@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import re
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from exercises import exercises, preamble
 from grading.rubric import Refused, Rubric, Task, fingerprint
+from nbformat import NotebookNode
 from notebook_files import read
 from notebook_form import code_cells, tags
 
@@ -31,22 +33,23 @@ def chapter_file(chapter: int, root: Path = ROOT) -> Path:
     return found[0]
 
 
-def make_rubric(path: Path) -> Rubric:
+def make_rubric(chapter: Path | NotebookNode) -> Rubric:
     """The rubric of a chapter: stars are points, its cells are what is given."""
-    nb = read(path)
+    nb = read(chapter) if isinstance(chapter, Path) else chapter
     title = next(
         match
         for cell in nb.cells
         if cell.cell_type == "markdown" and (match := TITLE.search(cell.source))
     )
-    chapter = int(title[1])
-    importlib.import_module(f"attention_lib.checks.chapter{chapter:02}")
+    number = int(title[1])
+    with contextlib.suppress(ModuleNotFoundError):  # a fork's own chapter
+        importlib.import_module(f"attention_lib.checks.chapter{number:02}")
     code = code_cells(nb)
     before = preamble(nb)
     solutions = [cell for cell in code if "solution" in tags(cell)]
     given = [cell for cell in code if "solution" not in tags(cell)]
     return Rubric(
-        chapter=chapter,
+        chapter=number,
         title=title[2].strip(),
         package=attention_lib.__version__,
         preamble=before,
@@ -86,17 +89,22 @@ def _library(sources: Iterable[str], before: str) -> str:
     return "\n\n\n".join(found.values())
 
 
-def write_kit(chapters: Iterable[int], folder: Path, root: Path = ROOT) -> None:
+def write_kit(
+    chapters: Iterable[int | NotebookNode], folder: Path, root: Path = ROOT
+) -> None:
     """Write a grader that needs no book: for a laptop, a server or Gradescope.
 
     Parameters
     ----------
     chapters
-        Numbers of the chapters whose rubrics it holds.
+        Numbers of the chapters whose rubrics it holds, or their notebooks.
     folder
         Made where it is not there. Files of an older kit are replaced.
     """
-    rubrics = [make_rubric(chapter_file(chapter, root)) for chapter in chapters]
+    rubrics = [
+        make_rubric(chapter_file(one, root) if isinstance(one, int) else one)
+        for one in chapters
+    ]
     if not rubrics:
         raise Refused("no chapter", "a kit needs at least one")
     (folder / "rubrics").mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,9 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.runtime.errors import OutOfResources
+
+__all__ = ["OutOfResources", "backward_key_value", "backward_query", "forward"]
 
 
 @triton.jit
@@ -44,9 +47,17 @@ def visible(
     if causal:
         seen = seen & (columns[None, :] <= rows[:, None])
     if masked:
-        places = rows[:, None] * mask_row + columns[None, :] * mask_column
+        places = rows[:, None].to(tl.int64) * mask_row + columns[None, :] * mask_column
         seen = seen & (tl.load(mask + places, seen, 0) != 0)
     return seen
+
+
+@triton.jit
+def place(blocks):
+    """The block and the head of this program: one axis takes any number of both."""
+    program = tl.program_id(0)
+    head = (program // blocks).to(tl.int64)  # over batch and heads; offsets get large
+    return program % blocks, head
 
 
 @triton.jit
@@ -61,8 +72,8 @@ def forward(
     causal: tl.constexpr, masked: tl.constexpr, upcast: tl.constexpr,
 ):  # fmt: skip
     """The output and the log-sum-exp of one block of queries."""
-    first = tl.program_id(0) * BLOCK_L
-    head = tl.program_id(1)  # over batch and heads
+    block, head = place(tl.cdiv(L, BLOCK_L))
+    first = block * BLOCK_L
     key += (head // GROUP) * key_head
     value += (head // GROUP) * value_head
     mask += (head // H) * mask_batch + (head % H) * mask_head
@@ -124,8 +135,8 @@ def backward_query(
     causal: tl.constexpr, masked: tl.constexpr, upcast: tl.constexpr,
 ):  # fmt: skip
     """The gradient of one block of queries: it walks along the keys."""
-    first = tl.program_id(0) * BLOCK_L
-    head = tl.program_id(1)
+    block, head = place(tl.cdiv(L, BLOCK_L))
+    first = block * BLOCK_L
     key += (head // GROUP) * key_head
     value += (head // GROUP) * value_head
     mask += (head // H) * mask_batch + (head % H) * mask_head
@@ -172,8 +183,8 @@ def backward_key_value(
     It does so for each query head that shares them, so that no two programs add to the
     same place and the result is the same every time.
     """
-    start = tl.program_id(0) * BLOCK_S
-    key_value_head = tl.program_id(1)
+    block, key_value_head = place(tl.cdiv(S, BLOCK_S))
+    start = block * BLOCK_S
     columns = start + tl.arange(0, BLOCK_S)
     d, dv = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_DV)
     k = load(key + key_value_head * key_head, columns, d, key_row, S, D, upcast)
