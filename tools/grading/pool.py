@@ -22,6 +22,7 @@ from grading.trial import CLOSED, Job, Marker, opened, order, silence
 LOADING = 120.0
 TICK = 0.002
 MOST_SAID = 2**20
+TIMED_OUT = "timed out"
 FAULT = 70  # a fault of the grader, not of a submission
 
 
@@ -161,7 +162,7 @@ class Attempt:
         if over or self.done or self.why:
             return True
         if time.monotonic() > self.deadline:
-            self.why = "timed out"
+            self.why = TIMED_OUT
         elif self._memory() > self.options.memory:
             self.why = "took too much memory"
         return bool(self.why)
@@ -217,8 +218,10 @@ class Attempt:
             return False
         why = self.why or _ending(self.process.returncode)
         if self.at:
-            status = "timed out" if self.why == "timed out" else "crashed"
-            self.graded.outcomes[self.at] = Outcome(status, why)
+            outcome = Outcome("crashed", why)
+            if why == TIMED_OUT:
+                outcome = Outcome(why, f"no answer after {self.options.seconds} s")
+            self.graded.outcomes[self.at] = outcome
             return True
         self.graded.status, self.graded.reason = "crashed", why
         return False
