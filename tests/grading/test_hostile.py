@@ -16,8 +16,8 @@ def body(*lines):
 
 # What 6.1 holds; points of all five; words of 6.1, or of the whole if it was tampered.
 IN_ONE_EXERCISE = {
-    "infinite loop": (body("while True: pass"), 8, "crashed|timed out"),
-    "sleeps forever": (body("import time", "time.sleep(10**6)"), 8, "timed out"),
+    "infinite loop": (body("while True: pass"), 8, "no answer after 2 s|SIGXCPU"),
+    "sleeps forever": (body("import time", "time.sleep(10**6)"), 8, "after 2 s"),
     "memory bomb": (
         body("held = []", "while True: held.append(bytearray(2**26))"),
         8,
@@ -65,7 +65,7 @@ IN_ONE_EXERCISE = {
     "recursion without a limit": (
         body("import sys", "sys.setrecursionlimit(10**9)", "return causal(L, S)"),
         8,
-        "SIGSEGV|MemoryError|timed out|memory",
+        "SIGSEGV|MemoryError|no answer after|memory",
     ),
     "deletes files": (
         body("import shutil", "shutil.rmtree('/tmp/nothing-of-this-name')"),
@@ -146,6 +146,12 @@ IN_ONE_EXERCISE = {
     "an object that says yes": (
         "class Yes:\n    def __eq__(self, other):\n        return True\n"
         + body("return Yes()"),
+        8,
+        "object of its own class Yes",
+    ),
+    "a function that says yes": (
+        "class Yes:\n    __module__ = 'torch'\n    __call__ = None\n"
+        "    def __eq__(self, other):\n        return True\n" + body("return Yes()"),
         8,
         "object of its own class Yes",
     ),

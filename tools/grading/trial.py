@@ -47,6 +47,7 @@ class Marker:
     def __init__(self, rubric: Rubric) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         import torch
+        import torch._dynamo  # optimizers load it late, and it rewraps parts of torch
 
         from attention_lib.checks import Result
         from attention_lib.checks._report import seeded
@@ -207,7 +208,9 @@ def _plain(answer: Any) -> Any:
         for base in kinds[1:]:
             if isinstance(value, base):
                 return plain(base(getattr(base, _READ[base])(value)))
-        if not callable(value) and type(value).__module__ == "submission":
+        if not isinstance(value, torch.nn.Module | types.FunctionType) and _theirs(
+            kind
+        ):
             raise TypeError(f"it returned an object of its own class {kind.__name__}")
         return value
 
@@ -230,6 +233,16 @@ _READ = {
     dict: "copy",
     set: "__iter__",
 }
+
+
+def _theirs(kind: type) -> bool:
+    """Whether a class has a method from a cell, whatever module it claims to be of."""
+    return any(
+        isinstance(one, types.FunctionType)
+        and one.__code__.co_filename.startswith("<cell")
+        for base in kind.__mro__
+        for one in vars(base).values()
+    )
 
 
 def _bounded(words: str) -> str:
