@@ -1,0 +1,107 @@
+"""The class edition holds no line of a solution, in no file of any kind."""
+
+import html
+import re
+import shutil
+from pathlib import Path
+
+import class_edition
+import pytest
+import yaml
+from exercises import exercises
+from notebook_files import layout, read
+from notebooks import ROOT
+from sample_notebook import chapter
+from site_tools import clean_environment
+
+FORK = "https://github.com/someone/fork"
+SOLUTION = "return 2 * x"
+CHAPTERS = sorted((ROOT / "book").glob("[0-9]*.ipynb"))
+
+
+def own_lines(path: Path) -> set[str]:
+    """Lines of a chapter's solutions that stand nowhere else in it."""
+    nb = read(path)
+    solutions = "\n".join(one.solution for one in exercises(nb))
+    cells = (
+        cell for cell in nb.cells if "solution" not in cell.metadata.get("tags", [])
+    )
+    elsewhere = "\n".join(cell.source for cell in cells)
+    lines = {line.strip() for line in solutions.splitlines()}
+    return {line for line in lines if len(line) > 12 and line not in elsewhere}
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_what_is_built_has_no_solution(path: Path, copied: Path) -> None:
+    text = (copied / "book" / path.name).read_text("utf-8")
+    lines = own_lines(path)
+    assert len(lines) >= 3
+    assert [line for line in lines if line in text] == []
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sources of the class edition."""
+    target = tmp_path_factory.mktemp("class") / "edition"
+    class_edition.copy(ROOT, target)
+    return target
+
+
+@pytest.fixture(scope="module")
+def small_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A book of one chapter, under the settings of the whole one."""
+    root = tmp_path_factory.mktemp("small")
+    for name in ("pyproject.toml", "_config.yml"):
+        shutil.copy(ROOT / name, root)
+    for name in ("tools", "book/_ext", "book/_extra", "book/_static"):
+        shutil.copytree(ROOT / name, root / name, ignore=class_edition.LEFT_OUT)
+    shutil.copy(ROOT / "book/references.bib", root / "book")
+    toc = {"format": "jb-book", "root": "book/index", "chapters": [{"file": "book/02"}]}
+    (root / "_toc.yml").write_text(yaml.safe_dump(toc), encoding="utf-8")
+    (root / "book/index.md").write_text("# Book\n", encoding="utf-8")
+    nb = chapter()
+    nb.cells[-4].source = "::::{exercise} 2.1 Double\n★ 5 minutes. Build it.\n::::"
+    (root / "book/02.ipynb").write_text(layout(nb), encoding="utf-8")
+    return root
+
+
+def files_with(text: str, folder: Path) -> list[str]:
+    """Names of files that hold a text, in pages also across their markup."""
+    return [
+        path.name
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+        for data in [path.read_bytes().decode("utf-8", "replace")]
+        if text in data or text in html.unescape(re.sub("<[^>]*>", "", data))
+    ]
+
+
+@pytest.fixture(scope="module")
+def site(small_book: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pages of the small book's class edition, built as a fork's."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in clean_environment(ATTENTION_REPOSITORY=FORK).items():
+            patch.setenv(name, value)
+        target = tmp_path_factory.mktemp("built") / "class"
+        assert class_edition.main([str(target)], small_book) == 0
+    return target / class_edition.PAGES
+
+
+def test_no_file_of_the_site_has_the_solution(small_book: Path, site: Path) -> None:
+    assert files_with(SOLUTION, small_book) == ["02.ipynb"]
+    assert files_with(SOLUTION, site) == []
+    assert files_with("def double(x):", site) == ["02.html", "02.ipynb"]  # the stub
+
+
+def test_pages_say_what_they_are_and_open_nothing_complete(site: Path) -> None:
+    page = (site / "book/02.html").read_text("utf-8")
+    assert class_edition.NOTICE in page
+    assert "_sources/book/02.ipynb" in page  # the download
+    assert "colab" not in page and "btn-repository" not in page
+
+
+def test_another_folder_is_not_replaced(tmp_path: Path, capsys) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    assert class_edition.main([str(tmp_path)]) == 1
+    assert "is no class edition" in capsys.readouterr().err
+    assert (tmp_path / "thesis.txt").exists()
