@@ -2,17 +2,16 @@
 
 import html
 import re
-import shutil
 from pathlib import Path
 
 import class_edition
 import pytest
-import yaml
 from exercises import exercises
 from notebook_files import layout, read
 from notebooks import ROOT
 from sample_notebook import chapter
 from site_tools import clean_environment
+from small_build import copy_settings
 
 FORK = "https://github.com/someone/fork"
 SOLUTION = "return 2 * x"
@@ -49,20 +48,10 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def small_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A book of one chapter, under the settings of the whole one."""
-    root = tmp_path_factory.mktemp("small")
-    for name in ("pyproject.toml", "_config.yml"):
-        shutil.copy(ROOT / name, root)
-    for name in ("tools", "book/_ext", "book/_extra", "book/_static"):
-        shutil.copytree(ROOT / name, root / name, ignore=class_edition.LEFT_OUT)
-    shutil.copy(ROOT / "book/references.bib", root / "book")
-    toc = {"format": "jb-book", "root": "book/index", "chapters": [{"file": "book/02"}]}
-    (root / "_toc.yml").write_text(yaml.safe_dump(toc), encoding="utf-8")
-    (root / "book/index.md").write_text("# Book\n", encoding="utf-8")
+    """The sources of a book of one chapter."""
     nb = chapter()
     nb.cells[-4].source = "::::{exercise} 2.1 Double\n★ 5 minutes. Build it.\n::::"
-    (root / "book/02.ipynb").write_text(layout(nb), encoding="utf-8")
-    return root
+    return copy_settings(tmp_path_factory.mktemp("small"), "02", layout(nb))
 
 
 def files_with(text: str, folder: Path) -> list[str]:
