@@ -108,6 +108,8 @@ def _article(page: Page, names: set[str]) -> str:
         box["open"] = ""
     for image in article.find_all("img"):
         image.attrs.pop("loading", None)
+    for inner in article.select("#exercise-content"):
+        del inner["id"]  # the same in every exercise
     _absolute(article, page.path)
     for tag in article.find_all(id=True):
         tag["id"] = f"{page.name}--{tag['id']}"

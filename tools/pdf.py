@@ -62,14 +62,12 @@ def first_pages(document: Pdf, pages: list[Page]) -> dict[str, int]:
     return {page.name: starts[page.title] for page in pages}
 
 
-def make(site: Path, toc: Path, title: str, target: Path) -> None:
+def make(browser, site: Path, toc: Path, title: str, target: Path) -> None:
     """Print the book twice: its contents name the pages that the first print shows."""
     from pikepdf import ObjectStreamMode, Pdf
-    from playwright.sync_api import sync_playwright
 
     numbers: dict[str, int] = {}
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        browser = launch(playwright)
+    with tempfile.TemporaryDirectory() as folder:
         document, printed = Path(folder, "book.html"), Path(folder, "book.pdf")
         for _ in tqdm(range(2), desc="printing", unit="pass", disable=None):
             pages = read_pages(toc, site)
@@ -79,7 +77,6 @@ def make(site: Path, toc: Path, title: str, target: Path) -> None:
                 numbers = first_pages(pdf, pages)
                 # Packed, the tags for screen readers take a third of the room.
                 pdf.save(target, object_stream_mode=ObjectStreamMode.generate)
-        browser.close()
 
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
@@ -100,8 +97,16 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     )
     given = parser.parse_args(arguments)
     config = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))
+    site, toc = given.site.resolve(), root / "_toc.yml"
     try:
-        make(given.site.resolve(), root / "_toc.yml", config["title"], given.to)
+        if not (site / "index.html").is_file():
+            raise Refusal(f"{site}: no built pages there; run `make book` first")
+        from playwright.sync_api import sync_playwright
+
+        with sync_playwright() as playwright:
+            browser = launch(playwright)
+            make(browser, site, toc, config["title"], given.to)
+            browser.close()
     except ImportError as error:
         print(
             f"{error.name} is missing: pip install -r requirements-class.txt",

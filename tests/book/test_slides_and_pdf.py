@@ -9,8 +9,8 @@ from pathlib import Path
 import pdf
 import pytest
 import slides
-from bs4 import BeautifulSoup
 from browsing import ARGUMENTS, NAMES, find_chromium
+from bs4 import BeautifulSoup
 from notebooks import ROOT
 from one_document import join, read_pages
 from site_tools import clean_environment, outside_loads
@@ -121,7 +121,7 @@ def test_long_code_goes_on_in_pieces_that_add_up() -> None:
     assert len(pieces) > 2
     assert all(len(piece.splitlines()) <= CODE_LINES for piece in pieces)
     assert all(piece.startswith("def ") for piece in pieces)
-    assert "".join(pieces).split() == code.split()
+    assert " ".join(pieces).split() == code.split()
 
 
 def test_a_question_stands_alone_with_its_answer_hidden() -> None:
@@ -214,9 +214,8 @@ def test_one_document_has_everything_open_and_its_links_inside(book: Path, site:
 
 def test_pdf_has_an_outline_and_right_page_numbers(book, site, tmp_path, chromium):
     pikepdf = pytest.importorskip("pikepdf")
-    del chromium  # only: skip where there is none
     target = tmp_path / "book.pdf"
-    pdf.make(site, book / "_toc.yml", "A small book", target)
+    pdf.make(chromium, site, book / "_toc.yml", "A small book", target)
     with pikepdf.open(target) as printed, printed.open_outline() as outline:
         assert str(printed.docinfo.Title) == "A small book"
         starts = pdf.first_pages(printed, read_pages(book / "_toc.yml", site))
@@ -227,6 +226,6 @@ def test_pdf_has_an_outline_and_right_page_numbers(book, site, tmp_path, chromiu
         assert len(contents) == 2  # a link to each chapter
 
 
-def test_what_is_missing_is_said(tmp_path, capsys, monkeypatch) -> None:
+def test_what_is_missing_is_said(tmp_path, capsys) -> None:
     assert pdf.main(["--site", str(tmp_path)]) == 1
-    assert "is not built; run `make book` first" in capsys.readouterr().err
+    assert "no built pages there; run `make book` first" in capsys.readouterr().err
