@@ -10,7 +10,7 @@ VENV = .venv
 BIN = $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check
 
-.PHONY: help book test lab class slides pdf notebooks serve test-portable benchmark mutation lint clean
+.PHONY: help book test lab class slides pdf notebooks serve test-portable benchmark benchmark-gpu mutation lint clean detection
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -38,6 +38,9 @@ pdf: $(VENV)/class.stamp book ## print the whole book as one PDF, through Chromi
 notebooks: $(VENV)/book.stamp ## run the chapters and store their outputs (NOTEBOOKS=... for one)
 	$(BIN)/python tools/notebooks.py run $(NOTEBOOKS)
 
+detection: $(VENV)/test.stamp ## examine the planted faults again, for the page that lists them
+	$(BIN)/python tests/doctor/record_detection.py
+
 serve: book ## build the book and serve it on this computer (PORT=8000)
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)
 
@@ -49,6 +52,9 @@ benchmark: $(VENV)/benchmark.stamp ## measure the package beside its peers (ARGS
 	$(BIN)/python benchmarks/import_time.py $(ARGS)
 	$(BIN)/python benchmarks/decode.py $(ARGS)
 	$(BIN)/python benchmarks/peers.py $(ARGS)
+
+benchmark-gpu: $(VENV)/book.stamp ## on a CUDA GPU: check the Triton kernels, time them beside torch's
+	$(BIN)/python benchmarks/gpu.py $(ARGS)
 
 mutation: $(VENV)/mutation.stamp ## change the package in small ways: does a test fail? (resumes)
 	OMP_NUM_THREADS=1 nice $(BIN)/mutmut run --max-children 2 $(ARGS)

@@ -32,6 +32,7 @@ from attention_lib.positions import (
     apply_rotary,
     token_positions,
 )
+from attention_lib.rolling_cache import RollingCache
 from attention_lib.runtime import setup
 from attention_lib.stepper import Stepper
 
@@ -43,6 +44,7 @@ __all__ = [
     "LearnedEncoding",
     "MultiHeadAttention",
     "RelativePositionBias",
+    "RollingCache",
     "RotaryEmbedding",
     "SelfAttention",
     "SinusoidalEncoding",

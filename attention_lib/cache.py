@@ -53,6 +53,8 @@ class KeyValueCache:
     ValueError: key has 14 tokens, the cache has room for 13: it holds 3 of max_len=16
     """
 
+    window: int | None = None  # every token sees all that is held
+
     def __init__(
         self,
         batch_size: int,
@@ -75,7 +77,7 @@ class KeyValueCache:
         self.keys = torch.empty(shape, device=device, dtype=dtype)
         self.values = torch.empty(shape, device=device, dtype=dtype)
         self.max_len = max_len
-        self._length = 0
+        self.reset()
 
     @classmethod
     def for_layer(
@@ -123,12 +125,12 @@ class KeyValueCache:
 
     @property
     def offset(self) -> int:
-        """Position of the next token, which is the number of tokens held."""
+        """Position of the next token, which is the number of all tokens so far."""
         return self._length
 
     def reset(self) -> None:
         """Forget every token; the memory stays."""
-        self._length = 0
+        self._length = 0  # of the text so far
 
     def update(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Append keys and values and return all that is held.
@@ -153,20 +155,25 @@ class KeyValueCache:
         TypeError
             If a dtype differs.
         """
+        key, value = self._checked(key, value)
+        start, new = self._length, key.shape[2]
+        self.check_room(new, "key")
+        self._length = end = start + new
+        self.keys.narrow(2, start, new).copy_(key)
+        self.values.narrow(2, start, new).copy_(value)
+        return self.keys.narrow(2, 0, end), self.values.narrow(2, 0, end)
+
+    def _checked(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values that fit the memory, without their graph."""
         self._check("key", key, self.keys)
         self._check("value", value, self.values)
         if value.shape != key.shape:
             raise ValueError(
                 f"value has {value.shape[2]} tokens, expected {key.shape[2]} as key"
             )
-        start, new = self._length, key.shape[2]
-        self.check_room(new, "key")
         if key.requires_grad or value.requires_grad:
-            key, value = key.detach(), value.detach()
-        self._length = end = start + new
-        self.keys.narrow(2, start, new).copy_(key)
-        self.values.narrow(2, start, new).copy_(value)
-        return self.keys.narrow(2, 0, end), self.values.narrow(2, 0, end)
+            return key.detach(), value.detach()
+        return key, value
 
     @staticmethod
     def _check(name: str, tensor: Tensor, held: Tensor) -> None:

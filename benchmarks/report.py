@@ -33,7 +33,7 @@ def options(description: str) -> argparse.ArgumentParser:
 
 def environment() -> dict[str, object]:
     """What the numbers depend on."""
-    packages = ("attention-lib", "torch", "x-transformers")
+    packages = ("attention-lib", "torch", "triton", "x-transformers")
     return {
         "versions": {"python": platform.python_version()}
         | {name: _version(name) for name in packages},

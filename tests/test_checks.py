@@ -14,6 +14,7 @@ from torch import nn
 
 from attention_lib import MultiHeadAttention
 from attention_lib.checks import chapter03, chapter09
+from attention_lib.checks._bfloat16 import BFloat16, exact
 
 ANSWERS = [
     importlib.import_module(f"answers.{path.stem}")
@@ -126,6 +127,20 @@ def test_the_patient_passes_for_causal_and_sees_only_its_third():
             third = torch.arange(6) // 2 == j // 2
             assert not bool((moved & ~third).any()) and bool(moved[j])
             assert not causal or not bool(moved[:j].any())
+
+
+def test_the_machine_of_bfloat16_rounds_as_torch_does():
+    torch.manual_seed(0)
+    sizes = torch.logspace(-6, 6, 500, base=2)
+    a, b = (torch.randn(2, 500) * sizes).bfloat16()
+    a[:3], b[:3] = torch.tensor([256, 258, 2]), torch.tensor([1, 1, 2**-8])  # ties
+    pairs = [
+        (BFloat16(x), BFloat16(y)) for x, y in zip(a.tolist(), b.tolist(), strict=True)
+    ]
+    assert [exact(x + y) for x, y in pairs] == (a + b).tolist()
+    assert [exact(x - y) for x, y in pairs] == (a - b).tolist()
+    assert [x < y for x, y in pairs] == (a < b).tolist()
+    assert [exact(0 - x) for x, _ in pairs] == (-a).tolist()
 
 
 def test_every_exercise_has_three_wrong_answers():

@@ -4,6 +4,10 @@ Without Triton the same calls go to torch, and the kernels' own tests are skippe
 """
 
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import reference
@@ -14,6 +18,7 @@ from attention_lib import masks, scaled_dot_product_attention
 from attention_lib.kernels import flash_attention, flash_attention_lse, runs_on
 
 pytest.importorskip("triton", reason="Triton is not installed")
+from attention_lib.kernels._launch import Launch, OutOfResources
 from attention_lib.kernels.flash import flash_forward
 
 L, S, D, DV = 37, 50, 24, 40  # no multiple of a block, no power of two
@@ -169,6 +174,60 @@ def test_layouts_in_memory_do_not_matter(device):
     strided = [x.transpose(1, 2) for x in packed.unbind(dim=2)]
     assert not any(x.is_contiguous() for x in strided)
     close(flash_attention(*strided), explicit(*strided), 1e-5)
+
+
+def test_one_head_of_several_sequences(device):
+    """Such a tensor counts as contiguous whatever the stride of its heads."""
+    given = torch.randn(3, B, 20, 1, D, device=device).transpose(2, 3).unbind(0)
+    assert all(x.is_contiguous() and x.stride(1) == D for x in given)
+    close(flash_attention(*given), explicit(*given), 1e-5)
+    query = torch.randn(B, 4, 20, D, device=device)
+    close(
+        flash_attention(query, *given[1:], enable_gqa=True),
+        explicit(query, *given[1:], enable_gqa=True),
+        1e-5,
+    )
+
+
+@pytest.mark.parametrize("fits", [1, 4, 7])
+def test_a_tile_that_does_not_fit_gives_way_to_a_smaller_one(fits):
+    launch = Launch(*(torch.empty(2, 3, 70, 8, device="meta"),) * 3, None, True, 1.0)
+    tried = []
+
+    class Kernel:
+        def __getitem__(self, grid):
+            def run(*arguments, BLOCK_L, BLOCK_S, **options):
+                tried.append((grid, BLOCK_L, BLOCK_S))
+                if len(tried) < fits:
+                    raise OutOfResources(2, 1, "shared memory")
+
+            return run
+
+    launch(Kernel(), "BLOCK_S")
+    assert len(tried) == fits
+    for (programs, heads), _, block in tried:
+        assert heads == 6 and (programs - 1) * block < 70 <= programs * block
+    sizes = [block_l * block_s for _, block_l, block_s in tried]
+    assert sizes == sorted(sizes, reverse=True)
+    tried.clear()
+    fits = 9
+    with pytest.raises(OutOfResources):
+        launch(Kernel(), "BLOCK_L")
+
+
+def test_the_kernels_compile_for_gpus_and_find_room(tmp_path):
+    pytest.importorskip("triton.backends.nvidia")
+    script = Path(__file__).with_name("compile_kernels.py")
+    settings = {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, script],
+        check=False,
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 6
 
 
 def test_the_operator_keeps_torch_s_rules(device):

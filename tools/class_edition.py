@@ -19,7 +19,7 @@ from notebook_files import Refusal, layout, read
 from notebooks import ROOT
 from origin import find_origin
 
-TARGET = Path("_build/class")
+TARGET = Path("_build/class-edition")
 PAGES = Path("_build/html")  # under the copy
 SOURCES = ("_toc.yml", "pyproject.toml", "book", "tools")
 NOTICE = (

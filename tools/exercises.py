@@ -15,10 +15,9 @@ from dataclasses import dataclass
 
 from nbformat import NotebookNode
 from notebook_files import Refusal
-from notebook_form import tags
+from notebook_form import KINDS, code_cells, tags
 
 ORDER = ("exercise", "stub", "check", "solution")
-KINDS = ("planted-fault", "predict", "open")
 
 HEAD = re.compile(r"\{exercise\} (\d+\.\d+) (.+)")
 STARS = re.compile(r"★+")
@@ -76,6 +75,14 @@ def _exercise(
     head = HEAD.search(text.source)
     if head is None:
         raise Refusal(f"no exercise directive with a number in: {text.source[:60]!r}")
+    for cell in (stub, check, solution):
+        try:
+            ast.parse(cell.source)
+        except SyntaxError as error:
+            raise Refusal(
+                f"exercise {head[1]}: a {_role(cell)} that is not Python, "
+                f"line {error.lineno}: {error.msg}"
+            ) from None
     stars, minutes = STARS.search(text.source), MINUTES.search(text.source)
     defined = {
         node.name
@@ -97,9 +104,19 @@ def _exercise(
 
 
 def without_solutions(nb: NotebookNode) -> NotebookNode:
-    """A copy of a chapter from which the solution cells are gone."""
+    """A copy of a chapter without its solution cells and what was computed with them."""
     bare = copy.deepcopy(nb)
-    bare.cells = [cell for cell in bare.cells if "solution" not in tags(cell)]
+    solved: set[str] = set()
+    for cell in code_cells(bare):
+        names = {name for node in _statements(cell.source) for name in _bound(node)}
+        if _role(cell) == "solution":
+            solved |= names
+        elif _used(cell.source) & solved:
+            cell.outputs = []
+            solved |= names
+        else:
+            solved -= names
+    bare.cells = [cell for cell in bare.cells if _role(cell) != "solution"]
     return bare
 
 
@@ -110,7 +127,7 @@ def preamble(nb: NotebookNode) -> str:
     order. The answer is a module that runs by itself.
     """
     code = [cell for cell in nb.cells if cell.cell_type == "code"]
-    kept: list[ast.stmt] = []
+    kept: list[str] = []
     wanted: set[str] = set()
     for cell in reversed(code):
         if _role(cell) is not None:
@@ -123,11 +140,20 @@ def preamble(nb: NotebookNode) -> str:
             for node in reversed(_statements(cell.source)):
                 names = _bound(node)
                 if names & wanted or isinstance(node, ast.Import | ast.ImportFrom):
-                    kept.append(node)
+                    kept.append(_text(cell.source, node))
                     if not isinstance(node, ast.For | ast.AugAssign):
                         wanted -= names
                     wanted |= _used(ast.unparse(node))
-    return "\n".join(ast.unparse(node) for node in reversed(kept))
+    return re.sub(r"\n{4,}", "\n\n\n", "\n".join(reversed(kept))).strip()
+
+
+def _text(source: str, node: ast.stmt) -> str:
+    """A statement as it is written, comments and all; definitions stand apart."""
+    lines = source.splitlines()
+    if not isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return "\n".join(lines[node.lineno - 1 : node.end_lineno])
+    first = min(part.lineno for part in (node, *node.decorator_list))
+    return "\n\n" + "\n".join(lines[first - 1 : node.end_lineno]) + "\n\n"
 
 
 def _role(cell: NotebookNode) -> str | None:

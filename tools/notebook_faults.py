@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nbformat import NotebookNode
-from notebook_form import CELL_ID, INSTALL, code_cells, normalise, tags
+from notebook_form import CELL_ID, INSTALL, KINDS, code_cells, normalise, tags
 
 COLUMNS = 86
 NOT_COMPARED = {"nbval-ignore-output", "nbval-skip"}
 EXERCISE = ("exercise", "stub", "check", "solution")
 KNOWN_TAGS = {
     *EXERCISE,
+    *KINDS,
     *NOT_COMPARED,
     *("install", "raises-exception"),
     *(f"{act}-{part}" for act in ("hide", "remove") for part in ("cell", "input")),
@@ -172,6 +173,8 @@ def _cell_faults(cell: NotebookNode) -> Iterator[str]:
     for tag in tags(cell):
         if tag not in KNOWN_TAGS and not CLAIM_TAG.fullmatch(tag):
             yield f"unknown tag {tag!r}"
+        if tag in KINDS and "exercise" not in tags(cell):
+            yield f"tagged {tag}, which is a kind of exercise, but not exercise"
     if cell.cell_type != "code":
         return
     if "install" not in tags(cell):

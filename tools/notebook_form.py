@@ -19,6 +19,8 @@ CELL_METADATA = {"tags", "mystnb"}
 # A solution is folded away in Colab and in JupyterLab, as `hide-cell` does in the book.
 FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}}
 
+KINDS = ("planted-fault", "predict", "open")  # of an exercise, beside its first tag
+
 CELL_ID = re.compile(r"cell-([1-9]\d*)")
 CLIP_ID = re.compile(r'<clipPath id="(p[0-9a-f]{10})"')
 

@@ -13,12 +13,22 @@ from attention_lib.checks._report import (
     check,
     demand_number,
     demand_tensor,
+    draws,
     same,
 )
 
-__all__ = ["bias_for", "gradient_sizes", "keeps_apart", "rate", "receptive_field"]
+__all__ = [
+    "bias_for",
+    "fixed_state",
+    "gradient_sizes",
+    "keeps_apart",
+    "rate",
+    "receptive_field",
+]
 
 Layer = Callable[[Tensor], Tensor]
+Write = Callable[[Tensor, int, int], Tensor]
+Read = Callable[[Tensor, int], int]
 
 
 @check("1.1")
@@ -158,7 +168,7 @@ def gradient_sizes(answer: Callable[[Layer, Tensor], Tensor]) -> str:
 
 @check("1.4")
 def rate(answer: Callable[[Tensor], float]) -> str:
-    """Check the factor by which a linear recurrence's gradient changes in the long run.
+    """Check the predicted factor a step of a linear recurrence against 16,384 steps.
 
     Examples
     --------
@@ -170,10 +180,10 @@ def rate(answer: Callable[[Tensor], float]) -> str:
     drawn = torch.randn(6, 6, dtype=torch.float64) / 2
     for words, W in (("drawn at random", drawn), ("a shear", shear), ("a turn", turn)):
         found = demand_number(answer(W.clone()))
-        values = torch.linalg.eigvals(W)
-        wanted = values.abs().max().item()
+        wanted = _measured_rate(W)
         if math.isclose(found, wanted, rel_tol=1e-3):
             continue
+        values = torch.linalg.eigvals(W)
         for cause, wrong in (
             (
                 (
@@ -198,10 +208,10 @@ def rate(answer: Callable[[Tensor], float]) -> str:
             if math.isclose(found, wrong, rel_tol=1e-6, abs_tol=1e-9):
                 raise NotYet(cause)
         raise NotYet(
-            f"For a matrix that is {words} you say {found:.4g} a step; products of many "
-            f"of them change by {wanted:.4g}."
+            f"For a matrix that is {words} you say {found:.4g} a step; over 16,384 "
+            f"steps the product changes by {wanted:.4g} a step."
         )
-    return "A random matrix, a shear and a turn: right in the long run."
+    return "A random matrix, a shear and a turn, each multiplied 16,384 times."
 
 
 @check("1.5")
@@ -213,7 +223,7 @@ def keeps_apart(answer: Callable[[Layer], bool]) -> str:
     >>> keeps_apart(lambda model: True)
     Exercise 1.5: not yet. It passes an LSTM that reads along the batch.
     """
-    for seed in range(3):
+    for seed in draws(3):
         torch.manual_seed(seed)
         sound: dict[str, Layer] = {
             "an LSTM with batch_first=True": _output(nn.LSTM(8, 8, batch_first=True)),
@@ -243,6 +253,83 @@ def keeps_apart(answer: Callable[[Layer], bool]) -> str:
                 says = "passes" if name in faulty else "rejects"
                 raise NotYet(f"It {says} {name}.")
     return "Three sound models cleared, five faulty ones found, on three draws each."
+
+
+@check("1.6")
+def fixed_state(answer: Callable[[], tuple[Write, Read]]) -> str:
+    """Check how many pairs 32 numbers in bfloat16 hold, by ``write`` and ``read``.
+
+    Examples
+    --------
+    >>> fixed_state(lambda: (lambda state, key, value: state, lambda state, key: 0))
+    Exercise 1.6: not yet. It holds 0 pairs, and at least 12 are asked for. With one \
+more, key 0 gives 0, not 63.
+    """
+    found = answer()
+    if found is None:
+        raise NotYet("The function returns nothing yet.")
+    try:
+        write, read = found
+    except (TypeError, ValueError):
+        raise NotYet("Return two functions: write and read.") from None
+    if not (callable(write) and callable(read)):
+        raise NotYet("Return two functions: write and read.")
+    streams = [_pairs(63 - b) for b in range(4)]  # written in turn
+    held, trouble = _held(write, read, streams)
+    if held >= 12:
+        return f"{held} pairs in 32 numbers, each found again by its key."
+    if held == 0 and _held(write, read, streams[:1])[0] >= 12:
+        raise NotYet(
+            "One sequence is remembered, but two in turn are mixed up: keep nothing "
+            "outside the state."
+        )
+    if _held(write, read, streams, rounded=False)[0] >= 12:
+        raise NotYet(
+            f"It would hold 12 pairs if nothing were rounded, but it holds {held}: "
+            "bfloat16 has every whole number up to 256, and few beyond."
+        )
+    raise NotYet(
+        f"It holds {held} pair{'s' * (held != 1)}, and at least 12 are asked for. {trouble}"
+    )
+
+
+def _pairs(first: int) -> list[tuple[int, int]]:
+    """64 different keys under 256 with values under 64, the extremes first."""
+    keys = [0, 255, *(1 + torch.randperm(254)[:62]).tolist()]
+    return list(zip(keys, [first, 0, *torch.randint(64, (62,)).tolist()], strict=True))
+
+
+def _held(
+    write: Write, read: Read, streams: list[list[tuple[int, int]]], rounded: bool = True
+) -> tuple[int, str]:
+    """Pairs that every stream still holds, and what goes wrong with one more."""
+    states = [torch.zeros(32) for _ in streams]
+    for n, pairs in enumerate(zip(*streams, strict=True)):
+        try:
+            for b, (key, value) in enumerate(pairs):
+                state = write(states[b].clone(), key, value)
+                state = demand_tensor(state, (32,), "The state").float()
+                state = state.bfloat16().float() if rounded else state
+                states[b] = demand_tensor(state, (32,), "The state in bfloat16")
+            for state, stream in zip(states, streams, strict=True):
+                for key, value in stream[: n + 1]:
+                    said = read(state.clone(), key)
+                    if said is None or demand_number(said, "the value") != value:
+                        return n, f"With one more, key {key} gives {said}, not {value}."
+        except NotYet:
+            raise
+        except Exception as error:  # noqa: BLE001 - a full state may well raise
+            return n, f"One more raises {type(error).__name__}: {error}"
+    return len(streams[0]), ""
+
+
+def _measured_rate(W: Tensor) -> float:
+    """Growth a step of the product of 16,384 matrices, by squaring 14 times."""
+    log = 0.0
+    for _ in range(14):
+        size = W.norm()
+        log, W = 2 * (log + size.log().item()), (W / size) @ (W / size)
+    return math.exp((log + W.norm().log().item()) / 2**14)
 
 
 def _positions_reached(kernels: Sequence[int], dilations: Sequence[int]) -> int:

@@ -9,7 +9,14 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from attention_lib.checks._report import NotYet, check, demand_tensor, explain
+from attention_lib.checks._report import (
+    READY_ATTENTION,
+    NotYet,
+    check,
+    demand_tensor,
+    draws,
+    explain,
+)
 from attention_lib.functional import scaled_dot_product_attention
 
 __all__ = ["attend", "crowd", "look_up", "own_row_only", "predicted"]
@@ -17,7 +24,7 @@ __all__ = ["attend", "crowd", "look_up", "own_row_only", "predicted"]
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-@check("2.1")
+@check("2.1", forbids=READY_ATTENTION)
 def look_up(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> str:
     """Check ``look_up(query, keys, values)``: one query (D,) against S keys (S, D).
 
@@ -54,7 +61,7 @@ def look_up(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> str:
     return "One query, five keys, the right mixture."
 
 
-@check("2.2")
+@check("2.2", forbids=READY_ATTENTION)
 def attend(answer: Attend) -> str:
     """Check ``attend(query, key, value)`` on batches with L, S, D, Dv all different.
 
@@ -182,7 +189,7 @@ def own_row_only(answer: Callable[[Attend], bool]) -> str:
             scaled_dot_product_attention(q - q.mean(-2, keepdim=True), k, v)
         ),
     }
-    for seed in range(3):
+    for seed in draws(3):
         for name, subject in sound.items():
             torch.manual_seed(seed)
             verdict = answer(subject)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attention_lib.checks._report import (
+    READY_ATTENTION,
     NotYet,
     check,
     demand_number,
@@ -90,7 +91,7 @@ def scale_of(answer: Callable[[Attend, int], float]) -> str:
     return "Eight attentions, four scales, each read from the outside."
 
 
-@check("3.3")
+@check("3.3", forbids=READY_ATTENTION)
 def scale_first(answer: Attend) -> str:
     """Check an attention that stays finite in float16 where raw scores do not.
 

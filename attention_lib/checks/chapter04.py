@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from attention_lib.checks._bfloat16 import BFloat16, exact
 from attention_lib.checks._report import (
     NotYet,
     check,
@@ -19,14 +21,30 @@ from attention_lib.checks._report import (
     same,
 )
 
-__all__ = ["merge", "scores_grad", "softmax_axis", "stable_softmax", "temperature_for"]
+__all__ = [
+    "edited_row",
+    "scores_grad",
+    "softmax_axis",
+    "stable_softmax",
+    "temperature_for",
+    "total",
+]
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
+# C's scores in units of ln 2 after each edit, C's place, and what the edit does.
+_EDITS = (
+    ([101, 101, 102], 2, "The same number on every score changes no difference."),
+    ([2, 2, 4], 2, "Doubling a score squares its power: 4, 4 and 16."),
+    ([-1, -1, -2], 2, "Turning the sign turns a power over: 1/2, 1/2 and 1/4."),
+    ([1, 1, 2] * 2, 2, "Six powers now share the 1, and either C has one of them."),
+    ([1, 1, 2, 0, 0], 2, "A score of 0 has the power 1: it takes its part."),
+    ([0, 1, 2], 2, "A score of 0 hides nothing: its power is 1. Minus infinity has 0."),
+)
 _AXES = {"keys": -1, "queries": -2, "heads": 1, "batch": 0}
 
 
-@check("4.1")
+@check("4.1", forbids=("softmax", "softmin"))
 def stable_softmax(answer: Callable[[Tensor], Tensor]) -> str:
     """Check a softmax over the last axis that needs no luck with its scores.
 
@@ -107,47 +125,31 @@ def temperature_for(answer: Callable[[Tensor, float], float]) -> str:
 
 
 @check("4.3")
-def merge(
-    answer: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
-) -> str:
-    """Check a merge of two partial attentions by their log-sum-exps.
+def edited_row(answer: Callable[[], Sequence[object]]) -> str:
+    """Check C's weight, predicted for six edits of its row of scores.
 
     Examples
     --------
-    >>> merge(lambda out_a, lse_a, out_b, lse_b: ((out_a + out_b) / 2, lse_a + lse_b))
-    Exercise 4.3: not yet. A plain mean: the half with the larger sum must count more.
+    >>> edited_row(lambda: ["1/2", "1/2", "1/2", "1/4", "1/2", "1/2"])
+    Exercise 4.3: not yet. Edit 2 does not give 1/2. Doubling a score squares its power: 4, 4 and 16.
     """
-    scores, value = 2 * torch.randn(4, 9), torch.randn(9, 3)
-    a, la, b, lb = parts = _halves(scores, value)
-    output, lse = _pair(answer(*(part.clone() for part in parts)))
-    total = (la + lb)[:, None]
-    mistakes = {
-        "A plain mean: the half with the larger sum must count more.": (a + b) / 2,
-        "A plain sum: the shares of the two halves must add up to 1.": a + b,
-        "The halves are weighted by their log-sum-exps; take e to them first.": (
-            (la[:, None] * a + lb[:, None] * b) / total
-        ),
-        "The shares are swapped between the halves.": _share(lb, la) * a
-        + _share(la, lb) * b,
-        "The outputs are weighted but not divided by the sum of both.": (
-            la.exp()[:, None] * a + lb.exp()[:, None] * b
-        ),
-    }
-    explain(output, scores.softmax(-1) @ value, mistakes)
-    if same(lse, la + lb):
-        raise NotYet("Log-sum-exps do not add: the sums inside them do.")
-    if not same(lse, scores.logsumexp(-1)):
-        raise NotYet("The output is right, the log-sum-exp is not.")
-    far = scores + torch.tensor([1000.0, -1000.0, 0.0, 300.0])[:, None]
-    output, lse = _pair(answer(*_halves(far, value)), finite=False)
-    if not bool((output.isfinite().all() & lse.isfinite().all()).item()):
-        raise NotYet(
-            "Log-sum-exps near 1000 give NaN or infinity: only their difference counts, "
-            "so subtract before the exponential."
-        )
-    if not same(output, far.softmax(-1) @ value):
-        raise NotYet("With log-sum-exps near 1000 the output differs.")
-    return "Two halves, one attention, also where the sums themselves would overflow."
+    found = answer()
+    if found is None:
+        raise NotYet("The function returns nothing yet.")
+    try:
+        weights = [Fraction(str(x)) for x in found]
+    except (TypeError, ValueError, ZeroDivisionError):
+        raise NotYet('Return six fractions, such as "1/2".') from None
+    if len(weights) != len(_EDITS):
+        raise NotYet(f"There are six edits; you gave {len(weights)} weights.")
+    for n, (said, (scores, place, cause)) in enumerate(
+        zip(weights, _EDITS, strict=True), 1
+    ):
+        row = math.log(2) * torch.tensor(scores, dtype=torch.float64)
+        measured = row.softmax(-1)[place].item()
+        if abs(float(said) - measured) > 5e-4:
+            raise NotYet(f"Edit {n} does not give {said}. {cause}")
+    return "Six edits, six weights, and torch's softmax gives the same."
 
 
 @check("4.4")
@@ -173,7 +175,7 @@ def softmax_axis(answer: Callable[[Attend], str]) -> str:
     return "Eight attentions, four axes, each found from outside."
 
 
-@check("4.5")
+@check("4.5", forbids=("softmax_backward", "autograd", "backward"))
 def scores_grad(answer: Callable[[Tensor, Tensor], Tensor]) -> str:
     """Check the gradient with respect to scores, without an S x S matrix.
 
@@ -215,6 +217,55 @@ def scores_grad(answer: Callable[[Tensor, Tensor], Tensor]) -> str:
     return "The gradient, in memory that grows with S and not with its square."
 
 
+@check("4.6")
+def total(answer: Callable[[list[BFloat16]], BFloat16]) -> str:
+    """Check a sum of 4096 numbers, every step of which is rounded to bfloat16.
+
+    Examples
+    --------
+    >>> total(sum)
+    Exercise 4.6: not yet. 4096 ones add up to 256: there the next one is less than half \
+the gap between two numbers, and is lost. Add numbers of like size.
+    """
+    worst, where, rounding = 0.0, "", 0.0
+    for words, powers in _rows_of_powers():
+        numbers = [BFloat16(power) for power in powers.tolist()]
+        true = math.fsum(map(exact, numbers))
+        found = answer(list(numbers))
+        if found is None:
+            raise NotYet("The function returns nothing yet.")
+        if not isinstance(found, BFloat16):
+            raise NotYet(f"Return one of the numbers, not {type(found).__name__}.")
+        if not words and exact(found) != true:  # the ones
+            lost = "there the next one is less than half the gap between two numbers, "
+            lost += "and is lost. Add numbers of like size."
+            rest = lost if exact(found) == 256 else "each counts once."
+            raise NotYet(f"4096 ones add up to {exact(found):g}: {rest}")
+        off = abs(exact(found) / true - 1)
+        rounding = max(rounding, abs(exact(BFloat16(true)) / true - 1))
+        if off >= worst:
+            worst, where = off, words
+    if worst > 0.05:
+        raise NotYet(f"The sum of {where} is off by {worst:.1%}; 5% is allowed.")
+    return (
+        f"Off by at most {worst:.2%}. The nearest numbers that bfloat16 has are off by "
+        f"{rounding:.2%}."
+    )
+
+
+def _rows_of_powers() -> list[tuple[str, Tensor]]:
+    """Rows of 4096 powers, at most 1: equal ones, drawn ones, one large and a tail."""
+    S = 4096
+    rows = [("", torch.ones(S))]
+    for size in (1, 2):
+        scores = size * torch.randn(S)
+        words = f"the powers of normal scores of size {size}"
+        rows.append((words, (scores - scores.max()).exp()))
+    tail = torch.full((S,), 0.003)
+    tail[0] = 1.0
+    return [*rows, ("a 1 and 4095 times 0.003", tail)]
+
+
 class _Largest(TorchDispatchMode):
     """Remembers the largest tensor that any operation inside it returns."""
 
@@ -235,32 +286,6 @@ def _along(dim: int, gain: float) -> Attend:
         return scores.softmax(dim) @ value
 
     return attend
-
-
-def _halves(scores: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Output and log-sum-exp over the first four keys, and over the others."""
-    first, second = scores[:, :4], scores[:, 4:]
-    return (
-        first.softmax(-1) @ value[:4],
-        first.logsumexp(-1),
-        second.softmax(-1) @ value[4:],
-        second.logsumexp(-1),
-    )
-
-
-def _share(mine: Tensor, other: Tensor) -> Tensor:
-    return (mine - other).sigmoid()[:, None]
-
-
-def _pair(found: object, finite: bool = True) -> tuple[Tensor, Tensor]:
-    if found is None:
-        raise NotYet("The function returns nothing yet.")
-    if not isinstance(found, tuple) or len(found) != 2:
-        raise NotYet("Return two tensors: the output and its log-sum-exp.")
-    if not finite:
-        return found
-    output = demand_tensor(found[0], (4, 3), "The output")
-    return output, demand_tensor(found[1], (4,), "The log-sum-exp")
 
 
 def _finite(found: Tensor, cause: str) -> None:

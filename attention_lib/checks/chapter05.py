@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -11,8 +12,11 @@ from torch import Tensor
 from attention_lib.checks._report import NotYet, check, demand_tensor, explain
 from attention_lib.functional import attention_steps
 from attention_lib.layers import MultiHeadAttention
+from attention_lib.masks import causal
 
-__all__ = ["merge", "parameters", "share", "two_heads", "without"]
+__all__ = ["forgotten", "merge", "parameters", "share", "two_heads", "without"]
+
+Layer = Callable[[Tensor], Tensor]
 
 
 @check("5.1")
@@ -194,28 +198,67 @@ def without(answer: Callable[[MultiHeadAttention, Tensor, int], Tensor]) -> str:
 
 
 @check("5.5")
-def two_heads(answer: Callable[[], tuple[Tensor, Tensor, Tensor]]) -> str:
-    """Check the matrices of two heads that name the notes 1 and 5 names ahead.
+def forgotten(answer: Callable[[Layer], str]) -> str:
+    """Check a function that finds the transpose that a layer of 3 heads forgot.
 
     Examples
     --------
-    >>> two_heads(lambda: torch.zeros(3, 2, 32, 16))
-    Exercise 5.5: not yet. All scores of head 0 are equal: it looks at no card.
+    >>> forgotten(lambda layer: "none")
+    Exercise 5.5: not yet. A layer that forgot the transpose in its split is called 'none'.
     """
-    found = answer()
-    if found is None:
-        raise NotYet("The function returns nothing yet.")
-    try:
-        W_q, W_k, W_v = found
-    except (TypeError, ValueError):
-        raise NotYet("Return three tensors: W_q, W_k and W_v.") from None
-    W_q, W_k, W_v = (
-        demand_tensor(matrix, (2, 32, 16), name).float()
-        for name, matrix in (("W_q", W_q), ("W_k", W_k), ("W_v", W_v))
-    )
+    words = {
+        "none": "A sound layer",
+        "split": "A layer that forgot the transpose in its split",
+        "merge": "A layer that forgot the transpose in its merge",
+        "both": "A layer that forgot the transpose in split and merge",
+    }
+    for seed in range(3):
+        for name, subject in words.items():
+            torch.manual_seed(seed)
+            found = answer(_forgetful(name))
+            if found is None:
+                raise NotYet("The function returns nothing yet.")
+            if found not in words:
+                raise NotYet(f"Return one of {list(words)}, not {found!r}.")
+            if found != name:
+                raise NotYet(f"{subject} is called {found!r}.")
+    return "Four layers, each told from the others by who sees whom, on three draws."
+
+
+def _forgetful(fault: str, H: int = 3, D: int = 4) -> Layer:
+    """Causal attention, (B, L, H·D) to the same, with transposes forgotten."""
+    W_q, W_k, W_v, W_o = torch.randn(4, H * D, H * D) / math.sqrt(H * D)
+
+    def split(t: Tensor) -> Tensor:
+        if fault in ("split", "both"):
+            return t.reshape(len(t), H, -1, D)
+        return t.unflatten(-1, (H, D)).transpose(1, 2)
+
+    def layer(x: Tensor) -> Tensor:
+        q, k, v = (split(x @ W) for W in (W_q, W_k, W_v))  # (B, H, L, D)
+        heads = attention_steps(q, k, v, causal(x.shape[1])).output
+        if fault not in ("merge", "both"):
+            heads = heads.transpose(1, 2)
+        return heads.reshape(x.shape) @ W_o
+
+    return layer
+
+
+@check("5.6")
+def two_heads(answer: Callable[[], tuple[Tensor, Tensor, Tensor, Tensor]]) -> str:
+    """Check the matrices of two narrow heads that play the two-card game.
+
+    Examples
+    --------
+    >>> zeros = torch.zeros(2, 32, 8)
+    >>> two_heads(lambda: (zeros, zeros, zeros, torch.zeros(16, 32)))
+    Exercise 5.6: not yet. All scores of head 0 are equal: it looks at no card.
+    """
+    W_q, W_k, W_v, W_o = _four_matrices(answer())
+    D = W_q.shape[-1]
     name = torch.rand(64, 16).argsort(1)  # (B, L)
     note = torch.randint(16, (64, 16))
-    cards = torch.cat([F.one_hot(name, 16), F.one_hot(note, 16)], -1).float()
+    cards = torch.cat([F.one_hot(name, 16), F.one_hot(note, 16)], -1).double()
     cards = cards[:, None]  # (B, 1, L, E): the same cards for both heads
     steps = attention_steps(cards @ W_q, cards @ W_k, cards @ W_v)
     place = name.argsort(1)  # where each name lies
@@ -232,7 +275,7 @@ def two_heads(answer: Callable[[], tuple[Tensor, Tensor, Tensor]]) -> str:
             if bool((top == place.gather(1, (name + other) % 16)).all()):
                 raise NotYet(f"Head {h} looks {words}.")
         where = place.gather(1, (name + ahead) % 16)
-        right = (top == where).float().mean().item()
+        right = (top == where).double().mean().item()
         if right < 1:
             raise NotYet(
                 f"Head {h} finds the card {ahead} ahead in {right:.0%} of the cases. "
@@ -244,13 +287,33 @@ def two_heads(answer: Callable[[], tuple[Tensor, Tensor, Tensor]]) -> str:
                 f"Head {h} finds its card, with a weight of {share:.2f}; 0.90 is asked "
                 "for. Larger scores sharpen the softmax."
             )
-        said = steps.output[:, h].argmax(-1)
-        if bool((said == (name + ahead) % 16).all()):
-            raise NotYet(f"Head {h} returns the name of the card, not its note.")
-        right = (said == note.gather(1, where)).float().mean().item()
+    merged = steps.output.transpose(1, 2).flatten(2)  # (B, L, 2 D)
+    said = (merged @ W_o).unflatten(-1, (2, 16)).argmax(-1)  # (B, L, 2)
+    for h, ahead in enumerate((1, 5)):
+        wanted = note.gather(1, place.gather(1, (name + ahead) % 16))
+        if bool((said[..., h] == (name + ahead) % 16).all()):
+            raise NotYet(f"Answer {h} is the name of the card, not its note.")
+        right = (said[..., h] == wanted).double().mean().item()
         if right < 1:
             raise NotYet(
-                f"Head {h} finds its card, but names the right note in {right:.0%} of "
-                "the cases. W_v must read the last 16 entries."
+                f"Both heads find their cards, but answer {h} names the right note in "
+                f"{right:.0%} of the cases: W_v must read the last 16 entries, and W_o "
+                "tell 16 notes apart in D numbers."
             )
-    return "Sixteen cards, 64 games, two right answers each, and nothing was trained."
+    if D > 8:
+        raise NotYet(f"All answers are right at width {D}. Now do it with 8 or less.")
+    return f"Two heads of width {D}, two right answers a card, and nothing was trained."
+
+
+def _four_matrices(found: object) -> list[Tensor]:
+    """W_q, W_k, W_v and W_o in float64, once they fit each other."""
+    if found is None:
+        raise NotYet("The function returns nothing yet.")
+    if not isinstance(found, tuple | list) or len(found) != 4:
+        raise NotYet("Return four tensors: W_q, W_k, W_v and W_o.")
+    D = found[0].shape[-1] if isinstance(found[0], Tensor) and found[0].dim() else 0
+    shapes = {f"W_{name}": (2, 32, D) for name in "qkv"} | {"W_o": (2 * D, 32)}
+    return [
+        demand_tensor(matrix, shape, name).double()
+        for matrix, (name, shape) in zip(found, shapes.items(), strict=True)
+    ]

@@ -9,101 +9,149 @@ import torch
 from torch import Tensor
 
 from attention_lib import masks
-from attention_lib.checks._report import NotYet, check, demand_tensor, same
+from attention_lib.checks._report import (
+    NotYet,
+    check,
+    demand_number,
+    demand_tensor,
+    draws,
+    same,
+)
 
-__all__ = ["causal", "decoder_mask", "for_torch", "leaks", "masked_softmax"]
+__all__ = [
+    "decoder_mask",
+    "for_torch",
+    "leaks",
+    "least_loss",
+    "masked_softmax",
+    "sparse",
+]
 
 Attend = Callable[[Tensor], Tensor]
 
 
 @check("6.1")
-def causal(answer: Callable[[int, int, int], Tensor]) -> str:
-    """Check ``causal(L, S, offset)`` with as many queries as keys, and with fewer.
+def least_loss(answer: Callable[[Tensor, int, int], float]) -> str:
+    """Check the predicted least loss on dice against what a stack of layers can see.
 
     Examples
     --------
-    >>> causal(lambda L, S, offset: torch.ones(L, S).triu(1).bool())
-    Exercise 6.1: not yet. It is upside down: True means that the query may attend.
+    >>> least_loss(lambda keep, layers, sides: 0.0)
+    Exercise 6.1: not yet. For a mask that sees one place ahead, 1 layer and 16 sides \
+you say 0.0000; the stack sees 7 of 8 answers, so that 0.3466 is the least. There are L \
+answers; the last one is not in the input at all.
     """
-    for L, S, offset in ((4, 4, 0), (2, 5, 3), (3, 7, 2), (1, 6, 5)):
-        found = _demand_mask(answer(L, S, offset), (L, S))
-        keep = masks.causal(L, S, offset=offset)
-        _explain(
-            found,
-            keep,
-            {
-                "It is upside down: True means that the query may attend.": ~keep,
-                "A query does not see itself: compare with <=, not with <.": (
-                    masks.causal(L, S, offset=offset - 1)
+    L = 8
+    place = torch.arange(L)
+    ahead = place - place[:, None]  # (L, S): how far a key is ahead of the query
+    one_pair = masks.causal(L)
+    one_pair[3, 4] = True
+    for words, keep in (
+        ("a mask that sees one place ahead", ahead <= 1),
+        ("a causal mask", masks.causal(L)),
+        ("a mask that hides the answer and nothing else", ahead != 1),
+        ("a causal mask in which place 3 sees place 4", one_pair),
+        (
+            "a mask of one back, itself and two ahead",
+            (ahead == -1) | (ahead == 0) | (ahead == 2),
+        ),
+    ):
+        in_one = _answers_in_sight(keep, 1)
+        for layers, sides in ((1, 16), (2, 6)):
+            said = demand_number(answer(keep.clone(), layers, sides), "a loss in nats")
+            seen = _answers_in_sight(keep, layers)
+            guess = math.log(sides)
+            least = guess * (1 - seen / L)
+            if math.isclose(said, least, abs_tol=1e-3):
+                continue
+            mistakes = {
+                "A second layer reads what the first has gathered: an answer may come "
+                "in two steps.": guess * (1 - in_one / L),
+                "There are L answers; the last one is not in the input at all.": (
+                    guess * (1 - seen / (L - 1))
                 ),
-                "A query sees the key after its own: it could read what it should "
-                "predict.": masks.causal(L, S, offset=offset + 1),
-                "The offset is missing: with keys before the first query, query i is "
-                "at place i + offset.": masks.causal(L, S),
-                "The offset has the wrong sign: it moves the queries on, not the "
-                "keys.": masks.causal(L, S, offset=-offset),
-                "Queries and keys are swapped: rows are queries.": (
-                    masks.causal(S, L).mT
-                ),
-            },
-            f"For L={L}, S={S}, offset={offset}",
-        )
-    return "Square, rectangular and behind a cache."
+                "These are bits: take the natural logarithm.": least / math.log(2),
+                "This is what the leak saves, not what is left.": guess - least,
+            }
+            cause = next((c for c, x in mistakes.items() if abs(x - said) < 1e-3), "")
+            raise NotYet(
+                f"For {words}, {layers} layer{'s' * (layers > 1)} and {sides} sides you "
+                f"say {said:.4f}; the stack sees {seen} of {L} answers, so that "
+                f"{least:.4f} is the least. {cause}".rstrip()
+            )
+    return "Ten stacks, and each sees as many answers as you say."
 
 
 @check("6.2")
-def decoder_mask(answer: Callable[[Tensor, int], Tensor]) -> str:
-    """Check ``decoder_mask(lengths, S)`` on a batch in which B = H and L = S.
+def decoder_mask(answer: Callable[[Tensor, int, int], Tensor]) -> str:
+    """Check ``decoder_mask(lengths, L, S)``: all S places (B = H, L = S), and the last L.
 
     Examples
     --------
-    >>> decoder_mask(lambda lengths, S: masks.padding(lengths, S).flip(-1))
+    >>> decoder_mask(lambda lengths, L, S: masks.padding(lengths, S).flip(-1))
     Exercise 6.2: not yet. The padding is hidden, but later tokens are not: add the causal rule.
     """
-    S, lengths = 5, torch.tensor([5, 3, 1])
-    found = answer(lengths, S)
-    if isinstance(found, Tensor) and found.shape == (3, S, S):
+    for L, S, lengths in ((5, 5, [5, 3, 1]), (2, 5, [5, 3, 1]), (1, 7, [7, 6, 2])):
+        _decoder_mask(answer(torch.tensor(lengths), L, S), L, S, torch.tensor(lengths))
+    return "Causal, padded, behind a cache, and it serves any number of heads."
+
+
+def _decoder_mask(found: object, L: int, S: int, lengths: Tensor) -> None:
+    shape, before = (3, 1, L, S), S - L
+    if isinstance(found, Tensor) and found.shape == (3, L, S):
         raise NotYet(
-            "The mask has shape (B, S, S). Against scores (B, H, S, S) its first axis "
+            "The mask has shape (B, L, S). Against scores (B, H, L, S) its first axis "
             "would be read as heads: put an axis of size 1 in its place."
         )
-    if isinstance(found, Tensor) and found.shape != (3, 1, S, S):
+    if isinstance(found, Tensor) and found.shape != shape:
         try:
-            found = found.expand(3, 1, S, S)
+            found = found.expand(shape)
         except RuntimeError:
             raise NotYet(
                 f"The mask has shape {tuple(found.shape)}, expected one that "
-                "broadcasts to (B, H, S, S) for any H."
+                "broadcasts to (B, H, L, S) for any H."
             ) from None
-    found = _demand_mask(found, (3, 1, S, S))
-    order, right = masks.causal(S), masks.padding(lengths, S)
-    real = right.flip(-1)  # (B, 1, 1, S)
-    keep = order & real
-    _explain(
-        found,
-        keep,
-        {
-            "It is upside down: True means that the query may attend.": ~keep,
-            "The padding is hidden, but later tokens are not: add the causal rule.": (
-                real.expand(keep.shape)
-            ),
-            "It is causal, but the padding can be seen.": order.expand(keep.shape),
-            "The real tokens are the last ones here: the padding is on the left.": (
-                order & right
-            ),
-            "The padding is hidden as queries: hide it as keys, which are the "
-            "columns.": order & real.mT,
-            "The two are joined with or: a pair must pass both.": order | real,
-            "The causal mask is upside down.": order.mT & real,
-            "The first real token is hidden too: the real places are the last "
-            "lengths[b] of S.": order & masks.padding(lengths - 1, S).flip(-1),
-            "One place of the padding can be seen.": (
-                order & masks.padding(lengths + 1, S).flip(-1)
-            ),
-        },
-        "For lengths 5, 3 and 1",
-    )
-    return "Causal, padded, and it serves any number of heads."
+    found = _demand_mask(found, shape)
+
+    def real(lengths: Tensor) -> Tensor:
+        return masks.padding(lengths, S).flip(-1)  # (B, 1, 1, S)
+
+    def order(offset: int) -> Tensor:
+        return masks.causal(L, S, offset=offset)
+
+    keep = order(before) & real(lengths)
+    mistakes = {
+        "It is upside down: True means that the query may attend.": ~keep,
+        "The padding is hidden, but later tokens are not: add the causal rule.": (
+            real(lengths).expand(shape)
+        ),
+        "It is causal, but the padding can be seen.": order(before).expand(shape),
+        "The offset is missing: query i is at place i + S - L.": (
+            order(0) & real(lengths)
+        ),
+        "A query does not see itself: compare with <=, not with <.": (
+            order(before - 1) & real(lengths)
+        ),
+        "A query sees the key after its own: it could read what it should predict.": (
+            order(before + 1) & real(lengths)
+        ),
+        "The real tokens are the last ones here: the padding is on the left.": (
+            order(before) & masks.padding(lengths, S)
+        ),
+        "The padding is hidden as queries: hide it as keys, which are the columns.": (
+            order(before) & real(lengths).mT[..., before:, :]
+        ),
+        "The two are joined with or: a pair must pass both.": order(before)
+        | real(lengths),
+        "The causal mask is upside down.": (
+            (torch.arange(S) >= torch.arange(before, S)[:, None]) & real(lengths)
+        ),
+        "The first real token is hidden too: the real places are the last "
+        "lengths[b] of S.": order(before) & real(lengths - 1),
+        "One place of the padding can be seen.": order(before) & real(lengths + 1),
+    }
+    words = ", ".join(map(str, lengths.tolist()))
+    _explain(found, keep, mistakes, f"For L={L}, S={S} and lengths {words}")
 
 
 @check("6.3")
@@ -144,7 +192,7 @@ def leaks(answer: Callable[[Attend, int, int], bool]) -> str:
             x - x.mean(0)
         ),
     }
-    for seed in range(2):
+    for seed in draws(2):
         for name, subject in sound.items():
             torch.manual_seed(seed)
             if _demand_bool(answer(subject, L, E)):
@@ -224,6 +272,54 @@ def for_torch(answer: Callable[[Tensor, int], Tensor]) -> str:
         "For two sequences and three heads",
     )
     return "Turned, repeated, and in torch's order."
+
+
+@check("6.6")
+def sparse(answer: Callable[[], tuple[Tensor, Tensor]]) -> str:
+    """Check two causal masks through which all that came before is within two steps.
+
+    Examples
+    --------
+    >>> sparse(lambda: (masks.causal(64), torch.eye(64).bool()))
+    Exercise 6.6: not yet. Everything is within reach, with 2144 pairs. Now do it with 800 or fewer.
+    """
+    found = answer()
+    if found is None:
+        raise NotYet("The function returns nothing yet.")
+    if not isinstance(found, tuple | list) or len(found) != 2:
+        raise NotYet("Return two masks: of the first layer and of the second.")
+    S = 64
+    first, second = (_demand_mask(mask, (S, S)) for mask in found)
+    for words, mask in (("first", first), ("second", second)):
+        if bool((mask & ~masks.causal(S)).any()):
+            i, j = (mask & ~masks.causal(S)).nonzero()[0].tolist()
+            raise NotYet(f"In the {words} mask query {i} sees key {j}, which is later.")
+    reached = second.double() @ first.double() > 0  # (L, S)
+    if not torch.equal(reached, masks.causal(S)):
+        i, j = (masks.causal(S) & ~reached).nonzero()[0].tolist()
+        turned = torch.equal(first.double() @ second.double() > 0, masks.causal(S))
+        hint = " With the two masks exchanged it would." if turned else ""
+        raise NotYet(f"Output {i} does not depend on token {j}.{hint}")
+    pairs = int(first.sum() + second.sum())
+    if pairs > 800:
+        raise NotYet(
+            f"Everything is within reach, with {pairs} pairs. Now do it with 800 or fewer."
+        )
+    return f"{pairs} pairs in two layers; the causal mask of a single one has 2080."
+
+
+def _answers_in_sight(keep: Tensor, layers: int) -> int:
+    """Places of a stack whose output moves when the token after their own does."""
+    L = len(keep)
+    x = torch.randn(L, 4, dtype=torch.float64, requires_grad=True)
+    y: Tensor = x
+    for _ in range(layers):
+        y = _weights(y, keep) @ y
+    seen = 0
+    for i in range(L - 1):
+        (gradient,) = torch.autograd.grad(y[i].sum(), x, retain_graph=True)
+        seen += bool((gradient[i + 1] != 0).any())
+    return seen
 
 
 def _demand_mask(found: object, shape: tuple[int, ...]) -> Tensor:

@@ -8,21 +8,34 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from attention_lib.checks._report import NotYet, check, demand_tensor, explain
+from attention_lib.checks._report import (
+    NotYet,
+    check,
+    demand_number,
+    demand_tensor,
+    draws,
+    explain,
+)
 from attention_lib.positions import (
     RelativePositionBias,
     RotaryEmbedding,
     SinusoidalEncoding,
     alibi_bias,
-    alibi_slopes,
 )
 
-__all__ = ["bucket_of", "offset_only", "sinusoidal", "slopes", "turn_pairs"]
+__all__ = [
+    "bucket_of",
+    "frequencies",
+    "offset_only",
+    "sinusoidal",
+    "turn_pairs",
+    "unfinished",
+]
 
 Scores = Callable[[Tensor, Tensor], Tensor]
 
 
-@check("7.1")
+@check("7.1", forbids=("sinusoidalencoding",))
 def sinusoidal(answer: Callable[[int, int], Tensor]) -> str:
     """Check ``sinusoidal(L, width)``: codes of positions 0 to L - 1, of any width.
 
@@ -67,7 +80,7 @@ def sinusoidal(answer: Callable[[int, int], Tensor]) -> str:
     return "Sines and cosines in pairs, also where the last pair has no room."
 
 
-@check("7.2")
+@check("7.2", forbids=("rotary",))
 def turn_pairs(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> str:
     """Check ``turn_pairs(x, positions, omega)``: rotary with interleaved pairs.
 
@@ -111,54 +124,55 @@ def turn_pairs(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> str:
 
 
 @check("7.3")
-def slopes(answer: Callable[[int], Sequence[float]]) -> str:
-    """Check ``slopes(H)``: ALiBi's slopes for any number of heads.
+def unfinished(answer: Callable[[int, int, float], int]) -> str:
+    """Check ``unfinished(D, L, base)``: pairs that never complete a turn in training.
 
     Examples
     --------
-    >>> slopes(lambda H: [2 ** (-8 * h / H) for h in range(1, H + 1)])
-    Exercise 7.3: not yet. For H = 6 the formula of a power of two is used, but 6 is none: start with the slopes of 4 heads.
+    >>> unfinished(lambda D, L, base: D // 2)
+    Exercise 7.3: not yet. With D=64, L=32, base=10000 it is 26 of 32 pairs; you say 32. \
+Which offsets occur between L tokens, and how far does pair m turn over the largest?
     """
-    for H in (8, 2, 6, 12, 1):
-        found = answer(H)
-        if found is None:
-            raise NotYet("The function returns nothing yet.")
-        try:
-            values = [float(slope) for slope in found]
-        except (TypeError, ValueError):
-            raise NotYet("Return a list of floats.") from None
-        if len(values) != H:
-            raise NotYet(f"For H = {H} there are {len(values)} slopes, expected {H}.")
-        wanted = alibi_slopes(H).tolist()
-        below = 2 ** int(math.log2(H))
-        above = [2 ** (-4 * h / below) for h in range(1, 2 * below + 1)]
-        straight = [2 ** (-8 * h / H) for h in range(1, H + 1)]
-        if _close(values, wanted):
+    for D, L, base in ((64, 32, 1e4), (16, 7, 1e4), (128, 2048, 1e4), (128, 8192, 5e5)):
+        found = demand_number(answer(D, L, base), "a number of pairs")
+        true = _unfinished(D, L, base)
+        if found == true:
             continue
-        if _close(values, straight):
-            raise NotYet(
-                f"For H = {H} the formula of a power of two is used, but {H} is none: "
-                f"start with the slopes of {below} heads."
-            )
-        if _close(values, [2 ** (-8 * h / H) for h in range(H)]):
-            raise NotYet(f"For H = {H} the slopes begin at 1: h runs from 1 to H.")
-        if _close(values, wanted[:below] + above[: H - below]):
-            raise NotYet(
-                f"For H = {H} the added slopes follow each other: take every other "
-                "one of the power above."
-            )
-        if _close(values, wanted[:below] + above[1::2][: H - below]):
-            raise NotYet(
-                f"For H = {H} the added slopes start with the second of the power "
-                "above, which is in the list already: start with the first."
-            )
+        m = torch.arange(D // 2)
+        omega = base ** (-2 * m / D)
+
+        def below(angle: Tensor, turn: float = 2 * math.pi) -> int:
+            return int((angle < turn).sum())
+
+        mistakes = {
+            below((L - 1) * omega, math.pi): "That counts half turns: a turn is 2π.",
+            below((L - 1) * base ** (-m / D)): "The exponent is -2m / D: m counts "
+            "pairs, not entries.",
+            below(L * omega): "The largest offset between L tokens is L - 1.",
+            2 * true: "That counts entries: a pair has two.",
+            D // 2 - true: "That counts the pairs that do complete a turn.",
+        }
+        hint = "Which offsets occur between L tokens, and how far does pair m turn over"
         raise NotYet(
-            f"For H = {H} the first slope that differs: {_first(values, wanted)}."
+            f"With D={D}, L={L}, base={base:.0f} it is {true} of {D // 2} pairs; you "
+            f"say {found:g}. {mistakes.get(int(found), f'{hint} the largest?')}"
         )
-    return "Powers of two, and what lies between them."
+    return (
+        "Four heads measured. At L = 32 it is 26 of 32 pairs: a longer text brings them "
+        "to angles that training never showed."
+    )
 
 
-@check("7.4")
+def _unfinished(D: int, L: int, base: float) -> int:
+    """Pairs that turn by less than 2π from the first of L positions to the last."""
+    east = torch.tensor([1.0, 0.0], dtype=torch.float64).repeat(1, 1, L, D // 2)
+    turned = RotaryEmbedding(D, base=base, interleaved=True)(east)[0, 0]
+    pairs = torch.view_as_complex(turned.unflatten(-1, (-1, 2)))
+    steps = (pairs[1:] * pairs[:-1].conj()).angle()  # each is under half a turn
+    return int((steps.sum(0) < 2 * math.pi).sum())
+
+
+@check("7.4", forbids=("relativeposition",))
 def bucket_of(answer: Callable[[int, int, int], int]) -> str:
     """Check ``bucket_of(distance, n, M)`` against the table that learns the numbers.
 
@@ -204,7 +218,7 @@ def offset_only(answer: Callable[[Scores], bool]) -> str:
     >>> offset_only(lambda scores: True)
     Exercise 7.5: not yet. It calls scores offset-only with sinusoids added to both sides.
     """
-    for seed in range(3):
+    for seed in draws(3):
         for relative, subjects in ((True, _relative(seed)), (False, _absolute(seed))):
             for name, scores in subjects.items():
                 torch.manual_seed(seed)
@@ -281,14 +295,47 @@ def _absolute(seed: int) -> dict[str, Scores]:
     }
 
 
-def _close(found: Sequence[float], wanted: Sequence[float]) -> bool:
-    return len(found) == len(wanted) and all(
-        math.isclose(a, b, rel_tol=1e-5) for a, b in zip(found, wanted, strict=True)
-    )
-
-
 def _first(found: Sequence[float], wanted: Sequence[float]) -> str:
     for h, (a, b) in enumerate(zip(found, wanted, strict=True), start=1):
         if not math.isclose(a, b, rel_tol=1e-5):
             return f"slope {h} is {a:.4g}, expected {b:.4g}"
     return "none"
+
+
+@check("7.6")
+def frequencies(answer: Callable[[], Sequence[float]]) -> str:
+    """Check ``frequencies()``: four speeds that tell many offsets apart.
+
+    Examples
+    --------
+    >>> frequencies(lambda: [1.0, 0.1, 0.01, 0.001])
+    Exercise 7.6: not yet. Offset 6 looks like offset 0: their similarity is 0.95, \
+expected 0.9 at most up to offset 500.
+    """
+    found = answer()
+    if found is None:
+        raise NotYet("The function returns nothing yet.")
+    try:
+        speeds = torch.tensor([float(omega) for omega in found], dtype=torch.float64)
+    except (TypeError, ValueError):
+        raise NotYet("Return a list of four floats.") from None
+    if len(speeds) != 4 or not bool(speeds.isfinite().all()):
+        raise NotYet(f"Return four finite floats, not {speeds.tolist()}.")
+    offsets = torch.arange(100_001, dtype=torch.float64)
+    alike = (offsets[:, None] * speeds).cos().mean(dim=1)  # (offsets,)
+    if alike[1] < 0.5:
+        raise NotYet(
+            f"Neighbours must look alike: their similarity is {alike[1]:.2f}, expected "
+            "at least 0.5. The pairs turn too fast."
+        )
+    if alike[2] > 0.9:
+        raise NotYet("The pairs turn too slowly: offset 2 looks like offset 0.")
+    twins = (alike[2:] > 0.9).nonzero()
+    reach = int(twins[0]) + 1 if len(twins) else len(offsets) - 1
+    if reach < 500:
+        same = "Pairs of one speed are one pair. " if len(speeds.unique()) < 4 else ""
+        raise NotYet(
+            f"{same}Offset {reach + 1} looks like offset 0: their similarity is "
+            f"{alike[reach + 1]:.2f}, expected 0.9 at most up to offset 500."
+        )
+    return f"Offsets 2 to {reach} are told from 0. What stops you there?"

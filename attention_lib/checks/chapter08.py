@@ -13,6 +13,7 @@ from attention_lib.block import TransformerBlock
 from attention_lib.checks._report import NotYet, check, demand_tensor, explain
 
 __all__ = [
+    "alive",
     "count_parameters",
     "layer_norm",
     "next_probabilities",
@@ -23,7 +24,7 @@ __all__ = [
 Tokens = Callable[[Tensor], Tensor]
 
 
-@check("8.1")
+@check("8.1", forbids=("layer_norm", "layernorm", "group_norm", "groupnorm"))
 def layer_norm(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> str:
     """Check ``layer_norm(x, gain, shift)`` against torch's.
 
@@ -135,7 +136,7 @@ def pre_norm_block(
     return "The same as TransformerBlock, with all four parts in their place."
 
 
-@check("8.3")
+@check("8.3", forbids=("transformer", "multihead", "numel", "feedforward"))
 def count_parameters(answer: Callable[[int, int], int]) -> str:
     """Check the number of parameters of a block of width E and hidden width 4E.
 
@@ -295,3 +296,52 @@ class _Suspect(nn.Module):
         return self.logits(
             self.block(x, attn_mask=None if mode in self.leaks else keep)
         )
+
+
+@check("8.6")
+def alive(answer: Callable[[nn.ModuleList], nn.ModuleList]) -> str:
+    """Check ``alive(blocks)``: 48 fresh blocks in which tokens stay apart.
+
+    Examples
+    --------
+    >>> alive(lambda blocks: blocks)  # doctest: +ELLIPSIS
+    Exercise 8.6: not yet. After 48 blocks the tokens differ by 0.2..., expected at least 0.8.
+    """
+    blocks = answer(nn.ModuleList(TransformerBlock(32, 4) for _ in range(48)))
+    if blocks is None:
+        raise NotYet("The function returns nothing yet.")
+    if not isinstance(blocks, nn.ModuleList) or len(blocks) != 48:
+        raise NotYet(f"Return the 48 blocks that came, not {type(blocks).__name__}.")
+    with torch.no_grad():
+        x, moved = _walk(blocks, torch.randn(8, 16, 32))
+    if not bool(x.isfinite().all()):
+        raise NotYet("NaN or infinity comes out of the last block.")
+    for part, least in zip(("attention", "feed-forward network"), moved, strict=True):
+        if least < 0.01:
+            raise NotYet(
+                f"One {part} moves its tokens by {least:.1%} of their size, expected "
+                "at least 1%: a stack of idle parts keeps tokens apart by doing nothing."
+            )
+    apart = float((x - x.mean(1, keepdim=True)).norm() / x.norm())
+    if apart < 0.8:
+        raise NotYet(
+            f"After 48 blocks the tokens differ by {apart:.1g}, expected at least 0.8."
+        )
+    return (
+        f"The tokens differ by {apart:.2f} after 48 blocks, and the least that an "
+        f"attention moves them by is {moved[0]:.0%}. Is a tenth possible?"
+    )
+
+
+def _walk(blocks: nn.ModuleList, x: Tensor) -> tuple[Tensor, Tensor]:
+    """What leaves a stack, and the least that each part adds, as a share of the tokens."""
+    moved = torch.full((2,), torch.inf)
+    for block in blocks:
+        if not isinstance(block, TransformerBlock):
+            raise NotYet(
+                f"Each must stay a TransformerBlock, not {type(block).__name__}."
+            )
+        y, attended = block(x), block.attention(block.attention_norm(x))
+        added = torch.stack([attended.norm(), (y - x - attended).norm()])
+        moved, x = torch.minimum(moved, added / x.norm()), y
+    return x, moved

@@ -233,7 +233,7 @@ class _Wrong(nn.Module):
         return torch.as_tensor(self.late(self.early(x)))
 
 
-@check("9.3")
+@check("9.3", forbids=("find_nonfinite",))
 def first_nonfinite(answer: Callable[[nn.Module, Tensor], Any]) -> str:
     """Check a hunt for the first output that is not finite.
 

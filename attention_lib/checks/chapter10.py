@@ -10,10 +10,12 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from attention_lib.checks._report import (
+    READY_ATTENTION,
     NotYet,
     check,
     demand_number,
     demand_tensor,
+    draws,
     explain,
 )
 from attention_lib.functional import attention_steps, scaled_dot_product_attention
@@ -72,7 +74,7 @@ def three_lines(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return weights @ value
 
 
-@check("10.2")
+@check("10.2", forbids=READY_ATTENTION)
 def streamed(answer: Callable[[Tensor, Chunks], Tensor]) -> str:
     """Check ``streamed(query, chunks)``: one query (D,), keys and values in chunks.
 
@@ -199,7 +201,7 @@ def redraws(answer: Callable[[Attend], bool]) -> str:
         "an attention whose recomputation draws the same dropout": (again(True), False),
         "an attention whose recomputation draws new dropout": (again(False), True),
     }
-    for seed in range(3):
+    for seed in draws(3):
         for words, (attend, faulty) in subjects.items():
             torch.manual_seed(seed)
             verdict = answer(attend)

@@ -15,12 +15,13 @@ from attention_lib.checks._report import (
     check,
     demand_number,
     demand_tensor,
+    draws,
     explain,
     same,
 )
 from attention_lib.functional import scaled_dot_product_attention
 
-__all__ = ["faulty", "longest", "one_more", "ring_step", "to_int8"]
+__all__ = ["faulty", "longest", "one_more", "ring_step", "squeezed", "to_int8"]
 
 Full = Callable[[Tensor], Tensor]
 Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
@@ -65,7 +66,7 @@ def longest(answer: Callable[[int, int, int, int, int, int], int]) -> str:
     return "Three caches filled to the last token."
 
 
-@check("11.2")
+@check("11.2", forbids=("keyvaluecache",))
 def one_more(
     answer: Callable[
         [Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]
@@ -183,7 +184,7 @@ def _windows(q: Tensor, k: Tensor, v: Tensor, t: int, w: int) -> list[Tensor]:
     return [scores[part].softmax(0) @ v[part] for part in (wide, past)]
 
 
-@check("11.4")
+@check("11.4", forbids=("quantiz",))
 def to_int8(answer: Callable[[Tensor], tuple[Tensor, Tensor]]) -> str:
     """Check ``to_int8(weight)``: integers and one scale for each output channel.
 
@@ -260,7 +261,7 @@ def faulty(answer: Callable[[Full, Step], bool]) -> str:
         "a decoder that holds the last six tokens only": "short",
         "a decoder that does not forget the sequence before": "stale",
     }
-    for seed in range(3):
+    for seed in draws(3):
         for words, fault in subjects.items():
             torch.manual_seed(seed)
             decoder = _Decoder(fault)
@@ -307,3 +308,44 @@ class _Decoder:
             held = held[-6:]
         self.left = held
         return y, (seen + len(x), held)
+
+
+@check("11.6")
+def squeezed(answer: Callable[[Tensor], tuple[Any, Any]]) -> str:
+    """Check ``squeezed(weight)``: tensors that hold a weight, and how to get it back.
+
+    Examples
+    --------
+    >>> squeezed(lambda weight: ([weight.half()], lambda parts: parts[0].float()))
+    Exercise 11.6: not yet. 2.00 bytes a weight, expected 0.6 at most. The error is 0%.
+    """
+    weight = torch.randn(96, 128) * torch.rand(96, 1).exp()
+    weight[torch.randperm(96)[:2]] *= 50  # two channels are far larger
+    found = answer(weight.clone())
+    if found is None:
+        raise NotYet("The function returns nothing yet.")
+    if not isinstance(found, tuple) or len(found) != 2 or not callable(found[1]):
+        raise NotYet("Return two things: a list of tensors, and a function of it.")
+    parts, restore = found
+    if not all(isinstance(part, Tensor) for part in parts):
+        raise NotYet("The first of the two must be a list of tensors, nothing else.")
+    cells = getattr(restore, "__closure__", None) or ()
+    if any(isinstance(cell.cell_contents, Tensor) for cell in cells):
+        raise NotYet("The function holds a tensor of its own: take all from the list.")
+    again = demand_tensor(restore(parts), (96, 128), "The weight that comes back")
+    x = torch.randn(256, 128)
+    true, got = x @ weight.T, x @ again.float().T  # (256, 96)
+    error = float(((got - true).norm(dim=0) / true.norm(dim=0)).mean())
+    size = sum(part.nbytes for part in parts) / weight.numel()
+    if size > 0.6:
+        raise NotYet(
+            f"{size:.2f} bytes a weight, expected 0.6 at most. The error is {error:.0%}."
+        )
+    if error > 0.11:
+        raise NotYet(
+            f"{size:.2f} bytes a weight, and an output channel is wrong by {error:.0%} "
+            "on average, expected 11% at most. A scale can serve part of a row."
+        )
+    return (
+        f"{size:.2f} bytes a weight, and outputs wrong by {error:.1%}. How much less?"
+    )

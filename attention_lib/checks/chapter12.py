@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from attention_lib.checks._report import (
+    READY_ATTENTION,
     NotYet,
     check,
     demand_number,
     demand_tensor,
+    draws,
     explain,
     same,
 )
 from attention_lib.functional import attention_steps
 from attention_lib.memory import peak_bytes
 
-__all__ = ["forgets", "merge", "moved", "query_gradient", "tiles_of"]
+__all__ = ["forgets", "merge", "moved", "power", "query_gradient", "tiles_of"]
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -100,7 +103,7 @@ first key comes after its last query is skipped.
     return "Four tables, of squares and of oblongs, and one with cut edges."
 
 
-@check("12.3")
+@check("12.3", forbids=READY_ATTENTION)
 def merge(
     answer: Callable[[list[Tensor], list[Tensor]], tuple[Tensor, Tensor]],
 ) -> str:
@@ -196,7 +199,7 @@ def forgets(answer: Callable[[Attend], bool]) -> str:
         "an attention that does not shrink its mixture": (_tiled(16, mixed=False), 1),
         "an attention that does not shrink its sum": (_tiled(64, total=False), 1),
     }
-    for seed in range(3):
+    for seed in draws(3):
         for words, (attend, faulty) in subjects.items():
             torch.manual_seed(seed)
             verdict = answer(attend)
@@ -227,7 +230,7 @@ def _tiled(block: int, *, mixed: bool = True, total: bool = True) -> Attend:
     return attend
 
 
-@check("12.5")
+@check("12.5", forbids=(*READY_ATTENTION, "autograd", "backward", "flash_"))
 def query_gradient(answer: Callable[..., Tensor]) -> str:
     """Check the queries' gradient from output and log-sum-exp, block by block.
 
@@ -287,3 +290,93 @@ def _kept(L: int, S: int, D: int, DV: int) -> tuple[Tensor, ...]:
     scores = query @ key.mT / math.sqrt(D)
     output, level = scores.softmax(-1) @ value, scores.logsumexp(-1)
     return query, key, value, output, level, torch.randn(L, DV)
+
+
+@check("12.6")
+def power(answer: Callable[[Any], Any]) -> str:
+    """Check ``power(f)``: 2 to the power of f in [0, 1), from additions and products.
+
+    Examples
+    --------
+    >>> power(lambda f: 1 + f)
+    Exercise 12.6: not yet. The largest relative error is 0.061, expected below 0.002, \
+with 0 multiplications. Up to 3 are allowed.
+    """
+    f = torch.linspace(0, 1, 1001, dtype=torch.float64)
+    found = answer(_Counted(f, spent := [0]))
+    if found is None:
+        raise NotYet("The function returns nothing yet.")
+    if not isinstance(found, _Counted):
+        kind = type(found).__name__
+        raise NotYet(f"Return what f became by +, - and *, not {kind}.")
+
+    def error(true: Tensor) -> float:
+        return float((found.value / true - 1).abs().max())
+
+    if error(f.exp2()) < 0.002 and spent[0] <= 3:
+        count = f"{spent[0]} multiplications, relative error {error(f.exp2()):.1g}"
+        return f"{count}: lost in the rounding of bfloat16. Is one less enough?"
+    if error(f.exp()) < 0.01:
+        raise NotYet("That is e to the power of f: the base is 2.")
+    if error(f.exp2()) < 0.002:
+        raise NotYet(
+            f"It is precise, and takes {spent[0]} multiplications: 3 are allowed. In "
+            "Horner's form a polynomial takes one for each degree."
+        )
+    series = torch.ones_like(f)
+    for degree in range(1, 4):
+        series = series + (f * math.log(2)) ** degree / math.factorial(degree)
+        if error(series) < 1e-6:
+            raise NotYet(
+                f"That is Taylor's series: exact near 0, wrong by "
+                f"{error(f.exp2()):.1g} at 1. Spread the error over the whole range."
+            )
+    raise NotYet(
+        f"The largest relative error is {error(f.exp2()):.2g}, expected below 0.002, "
+        f"with {spent[0]} multiplications. Up to 3 are allowed."
+    )
+
+
+class _Counted:
+    """Numbers that know addition and multiplication, and count the latter."""
+
+    def __init__(self, value: Tensor, spent: list[int]) -> None:
+        self.value, self.spent = value, spent
+
+    def __add__(self, other: Any) -> _Counted:
+        return _Counted(self.value + _plain(other), self.spent)
+
+    def __mul__(self, other: Any) -> _Counted:
+        self.spent[0] += 1
+        return _Counted(self.value * _plain(other), self.spent)
+
+    def __neg__(self) -> _Counted:
+        return _Counted(-self.value, self.spent)
+
+    def __sub__(self, other: Any) -> _Counted:
+        return _Counted(self.value - _plain(other), self.spent)
+
+    def __rsub__(self, other: Any) -> _Counted:
+        return _Counted(_plain(other) - self.value, self.spent)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotYet(f"Only +, - and * are there, not {name}.")
+
+    def __pow__(self, other: Any) -> Any:
+        raise NotYet("Only +, - and * are there, not **: multiply.")
+
+    def __truediv__(self, other: Any) -> Any:
+        raise NotYet("Only +, - and * are there, not /: multiply by the inverse.")
+
+    __rpow__, __rtruediv__ = __pow__, __truediv__
+
+
+def _plain(other: Any) -> Any:
+    """The numbers behind an operand."""
+    if isinstance(other, _Counted):
+        return other.value
+    if isinstance(other, (int, float)):
+        return other
+    raise NotYet(f"Combine f with numbers, not {type(other).__name__}.")

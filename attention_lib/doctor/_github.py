@@ -25,10 +25,10 @@ def report_github(
     for finding, reason in examination.allowed:
         body = f"allowed: {clean(reason)}\n{clean(finding.message)}"
         commands.append(command("notice", _title(finding), body, place))
-    for skipped in examination.not_checked:
-        word = "cannot be told" if skipped.cannot_be_told else "not checked"
-        said = f"{word}: {_summary.skipped_line(skipped)}"
-        commands.append(command("notice", "attention doctor", said, place))
+    for word, reasons in _summary.not_checked(examination).items():
+        for reason in reasons:
+            said = f"{word}: {reason}"
+            commands.append(command("notice", "attention doctor", said, place))
     commands.append(
         _neutral(f"{_summary.subject(examination)}: {_summary.tally(examination)}")
     )

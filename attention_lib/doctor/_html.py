@@ -211,14 +211,10 @@ def _entry(cell: _map.Cell) -> str:
 
 
 def _rest(examination: Examination, level: int) -> str:
-    skipped = examination.not_checked
+    skipped = _summary.not_checked(examination)
     groups = {
-        "Not checked": [
-            _summary.skipped_line(item) for item in skipped if not item.cannot_be_told
-        ],
-        "Cannot be told from outside": [
-            _summary.skipped_line(item) for item in skipped if item.cannot_be_told
-        ],
+        "Not checked": skipped["not checked"],
+        "Cannot be told from outside": skipped["cannot be told"],
         "Allowed": [
             f"{clean(finding.code)} {clean(finding.message)}, because: {clean(reason)}"
             for finding, reason in examination.allowed

@@ -59,6 +59,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "code": _string(finding.code),
         "title": title(finding.code),
         "probe": _string(finding.probe),
+        "also": [_string(name) for name in finding.also],
         "severity": finding.severity,
         "message": _string(finding.message),
         "effect": _string(finding.effect),

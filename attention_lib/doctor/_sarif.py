@@ -94,9 +94,8 @@ def _invocation(examination: Examination) -> dict[str, Any]:
     notices = []
     if examination.error:
         notices.append(_notice("error", examination.error))
-    for skipped in examination.not_checked:
-        word = "cannot be told" if skipped.cannot_be_told else "not checked"
-        notices.append(_notice("note", f"{word}: {_summary.skipped_line(skipped)}"))
+    for word, lines in _summary.not_checked(examination).items():
+        notices += [_notice("note", f"{word}: {line}") for line in lines]
     return {
         "executionSuccessful": _summary.exit_code(examination) != 2,
         "toolExecutionNotifications": notices,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from attention_lib.doctor._wrap import clean
@@ -63,8 +63,8 @@ def everything(findings: tuple[Finding, ...]) -> Iterator[Finding]:
 
 def probe_count(examination: Examination) -> int:
     """How many probes there were, those that did not run included."""
-    names = {f.probe for f in everything(examination.findings)}
-    names |= {f.probe for found, _ in examination.allowed for f in everything((found,))}
+    found = (*examination.findings, *(finding for finding, _ in examination.allowed))
+    names = {name for f in everything(found) for name in (f.probe, *f.also)}
     names |= {skipped.probe for skipped in examination.not_checked}
     return len(names | set(examination.passed))
 
@@ -159,8 +159,19 @@ def explained(code: str) -> str:
     return f'explain("{clean(code)}")'
 
 
-def skipped_line(skipped: Skipped) -> str:
-    """A probe that did not run, with the reason, in a line."""
-    probe = clean(skipped.probe).replace("_", " ")
-    name = " ".join(filter(None, (clean(skipped.code), probe)))
-    return f"{name} ({clean(skipped.reason) or 'no reason given'})"
+def skipped_lines(skipped: Iterable[Skipped]) -> list[str]:
+    """Probes that did not run, those with the same reason in one line."""
+    names: dict[str, list[str]] = {}
+    for one in skipped:
+        probe = clean(one.probe).replace("_", " ")
+        name = " ".join(filter(None, (clean(one.code), probe)))
+        names.setdefault(clean(one.reason) or "no reason given", []).append(name)
+    return [f"{', '.join(these)} ({reason})" for reason, these in names.items()]
+
+
+def not_checked(examination: Examination) -> dict[str, list[str]]:
+    """What was not checked and what cannot be told, a line for each reason."""
+    words: dict[str, list[Skipped]] = {"not checked": [], "cannot be told": []}
+    for one in examination.not_checked:
+        words["cannot be told" if one.cannot_be_told else "not checked"].append(one)
+    return {word: skipped_lines(skipped) for word, skipped in words.items()}

@@ -189,9 +189,9 @@ def _plain(cell: _map.Cell) -> str:
 
 def _rest(page: Page, examination: Examination) -> None:
     """What was not checked, cannot be told or was allowed, and how to run it again."""
-    for skipped in sorted(examination.not_checked, key=lambda s: s.cannot_be_told):
-        word = "cannot be told" if skipped.cannot_be_told else "not checked"
-        page.add(_summary.skipped_line(skipped), f"{word}: ", "  ")
+    for word, lines in _summary.not_checked(examination).items():
+        for line in lines:
+            page.add(line, f"{word}: ", "  ")
     for finding, reason in examination.allowed:
         said = f"{finding.code} {finding.message}, because: {reason}"
         page.add(said, "allowed: ", "  ")

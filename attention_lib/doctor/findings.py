@@ -85,6 +85,8 @@ class Finding:
         The declaration that makes it right if it is meant, such as ``pattern="band:1"``.
     follows
         Findings that are consequences of this one, folded under it.
+    also
+        Names of other probes that found the same.
     """
 
     code: str
@@ -98,6 +100,7 @@ class Finding:
     effect: str = ""
     intended: str = ""
     follows: tuple[Finding, ...] = ()
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

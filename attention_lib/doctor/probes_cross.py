@@ -8,8 +8,9 @@ import torch
 
 from attention_lib.doctor.causes import finding
 from attention_lib.doctor.findings import Finding
-from attention_lib.doctor.probes_reach import first_of, reach_of
+from attention_lib.doctor.probes_reach import reach_of
 from attention_lib.doctor.probing import Bench, Skip, SubjectError, leaked
+from attention_lib.doctor.reach_patterns import first_of
 
 __all__ = ["cross", "train_reach"]
 

@@ -140,9 +140,6 @@ def _merge_same(findings: Sequence[Finding]) -> list[Finding]:
         best = next((f for f in same if f.probe != "reproduced"), surest)
         best = replace(best, remedy=surest.remedy, effect=surest.effect or best.effect)
         rest = [f for f in same if f.probe != best.probe or f.causes != best.causes]
-        causes = list(best.causes)
-        for f in rest:
-            causes += f.causes
         evidence = best.evidence
         for f in rest:
             if evidence.map is None and f.evidence.map is not None:
@@ -151,9 +148,8 @@ def _merge_same(findings: Sequence[Finding]) -> list[Finding]:
                 )
             if not evidence.smallest and f.evidence.smallest:
                 evidence = replace(evidence, smallest=f.evidence.smallest)
-        causes.sort(key=lambda c: SURE[c.sure])
-        causes = list({c.text: c for c in reversed(causes)}.values())[::-1]
-        if causes and causes[0].sure != "consistent":  # settled: no more guesses
-            causes = [c for c in causes if c.sure != "consistent"]
-        merged.append(replace(best, causes=tuple(causes), evidence=evidence))
+        # Weaker explanations beside a stronger one, and guesses of other probes, are noise.
+        causes = [c for c in surest.causes if SURE[c.sure] == _surest(surest)]
+        also = tuple(dict.fromkeys(f.probe for f in same if f.probe != best.probe))
+        merged.append(replace(best, causes=tuple(causes), evidence=evidence, also=also))
     return merged

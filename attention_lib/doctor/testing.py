@@ -136,20 +136,19 @@ class AttentionTests:
 
         examination = self.report().examination
         found = _summary.everything(examination.findings)
-        of_probe = [finding for finding in found if finding.probe == probe]
+        of_probe = [f for f in found if probe in (f.probe, *f.also)]
         _judge(of_probe)
         for finding, reason in examination.allowed:
-            if finding.probe == probe:
+            if probe in (finding.probe, *finding.also):
                 said = f"{finding.code} {finding.message} is allowed: {reason}"
                 warnings.warn(said, stacklevel=1)
                 return
         if of_probe or probe in examination.passed:
             return
-        reasons = [
-            _summary.skipped_line(skipped)
-            for skipped in examination.not_checked
-            if skipped.probe == probe
+        here = [
+            skipped for skipped in examination.not_checked if skipped.probe == probe
         ]
+        reasons = _summary.skipped_lines(here)
         pytest.skip("; ".join(reasons) or "this probe is not one for such a subject")
 
 

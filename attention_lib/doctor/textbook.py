@@ -46,7 +46,7 @@ class Variant:
         elif self.axis != "keys":
             wrong.append(f"over {self.axis}")
         if self.split == "view":
-            wrong.append("view")
+            wrong.append("view and merge" if self.merge == "flat" else "view")
         elif self.split == "tokens":
             wrong.append("heads as tokens")
         elif self.merge == "flat":

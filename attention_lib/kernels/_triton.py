@@ -15,6 +15,9 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.runtime.errors import OutOfResources
+
+__all__ = ["OutOfResources", "backward_key_value", "backward_query", "forward"]
 
 
 @triton.jit
@@ -44,7 +47,7 @@ def visible(
     if causal:
         seen = seen & (columns[None, :] <= rows[:, None])
     if masked:
-        places = rows[:, None] * mask_row + columns[None, :] * mask_column
+        places = rows[:, None].to(tl.int64) * mask_row + columns[None, :] * mask_column
         seen = seen & (tl.load(mask + places, seen, 0) != 0)
     return seen
 
@@ -62,7 +65,7 @@ def forward(
 ):  # fmt: skip
     """The output and the log-sum-exp of one block of queries."""
     first = tl.program_id(0) * BLOCK_L
-    head = tl.program_id(1)  # over batch and heads
+    head = tl.program_id(1).to(tl.int64)  # over batch and heads; offsets get large
     key += (head // GROUP) * key_head
     value += (head // GROUP) * value_head
     mask += (head // H) * mask_batch + (head % H) * mask_head
@@ -125,7 +128,7 @@ def backward_query(
 ):  # fmt: skip
     """The gradient of one block of queries: it walks along the keys."""
     first = tl.program_id(0) * BLOCK_L
-    head = tl.program_id(1)
+    head = tl.program_id(1).to(tl.int64)
     key += (head // GROUP) * key_head
     value += (head // GROUP) * value_head
     mask += (head // H) * mask_batch + (head % H) * mask_head
@@ -173,7 +176,7 @@ def backward_key_value(
     same place and the result is the same every time.
     """
     start = tl.program_id(0) * BLOCK_S
-    key_value_head = tl.program_id(1)
+    key_value_head = tl.program_id(1).to(tl.int64)
     columns = start + tl.arange(0, BLOCK_S)
     d, dv = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_DV)
     k = load(key + key_value_head * key_head, columns, d, key_row, S, D, upcast)

@@ -208,12 +208,13 @@ def flash_forward(
 ) -> tuple[Tensor, Tensor]:
     """Output (B, H, L, Dv) and log-sum-exp (B, H, L) of (B, H, L, D) and (B, Hkv, S, D)."""
     from attention_lib.kernels import _triton
+    from attention_lib.kernels._launch import Launch
 
-    launch = _Launch(query, key, value, attn_mask, is_causal, scale)
+    launch = Launch(query, key, value, attn_mask, is_causal, scale)
     output, log_sum = _empty(query, value)
     output = output.to(launch.written)
     if output.numel():
-        launch(_triton.forward, launch.rows, output, log_sum)
+        launch(_triton.forward, "BLOCK_L", output, log_sum)
     return output.to(query.dtype), log_sum
 
 
@@ -236,17 +237,16 @@ def flash_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of query, key and value, contiguous."""
     from attention_lib.kernels import _triton
+    from attention_lib.kernels._launch import Launch
 
-    launch = _Launch(query, key, value, attn_mask, is_causal, scale)
+    launch = Launch(query, key, value, attn_mask, is_causal, scale)
     grads = [_like(x).to(launch.written) for x in (query, key, value)]
     grad = grad.contiguous()
     mean = (grad.float() * output.float()).sum(dim=-1)  # (B, H, L)
     if query.numel():
-        launch(_triton.backward_query, launch.rows, grad, log_sum, mean, grads[0])
+        launch(_triton.backward_query, "BLOCK_L", grad, log_sum, mean, grads[0])
     if key.numel():
-        launch(
-            _triton.backward_key_value, launch.columns, grad, log_sum, mean, *grads[1:]
-        )
+        launch(_triton.backward_key_value, "BLOCK_S", grad, log_sum, mean, *grads[1:])
     grad_query, grad_key, grad_value = (x.to(query.dtype) for x in grads)
     return grad_query, grad_key, grad_value
 
@@ -277,52 +277,3 @@ def _empty(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
 
 def _like(x: Tensor) -> Tensor:
     return torch.empty(x.shape, dtype=x.dtype, device=x.device)  # contiguous
-
-
-class _Launch:
-    """What every kernel of one call is told."""
-
-    def __init__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None,
-        is_causal: bool,
-        scale: float,
-    ) -> None:
-        B, H, L, D = query.shape
-        Hkv, S, DV = key.shape[1], key.shape[2], value.shape[-1]
-        # A head of any batch is one step away, and columns lie side by side.
-        self.tensors = [x.contiguous() for x in (query, key, value)]
-        mask = self.tensors[0] if attn_mask is None else attn_mask.view(torch.uint8)
-        self.mask = mask
-        strides: list[int] = []
-        for x in self.tensors:
-            strides += [x.stride(1), x.stride(2)]
-        strides += [0] * 4 if attn_mask is None else list(attn_mask.stride())
-        log2 = scale / math.log(2)
-        self.numbers = (*strides, H, L, S, log2)
-        interpreted = query.device.type == "cpu"
-        # The interpreter cuts numbers off where a GPU rounds them to bfloat16.
-        self.written = torch.float32 if interpreted else query.dtype
-        large = max(D, DV) > 64
-        block_l, block_s = (16, 16) if interpreted else (64, 32) if large else (128, 64)
-        self.options = {
-            "GROUP": H // max(Hkv, 1),
-            "D": D,
-            "DV": DV,
-            "BLOCK_D": max(16, 1 << (D - 1).bit_length()),
-            "BLOCK_DV": max(16, 1 << (DV - 1).bit_length()),
-            "BLOCK_L": block_l,
-            "BLOCK_S": block_s,
-            "causal": is_causal,
-            "masked": attn_mask is not None,
-            "upcast": interpreted,  # its product of bfloat16 is wrong
-        }
-        self.rows = (-(-L // block_l), B * H)
-        self.columns = (-(-S // block_s), B * Hkv)
-
-    def __call__(self, kernel: Any, grid: tuple[int, int], *others: Tensor) -> None:
-        """Run a kernel on the tensors, the mask and the others, in this order."""
-        kernel[grid](*self.tensors, self.mask, *others, *self.numbers, **self.options)

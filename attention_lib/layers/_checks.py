@@ -188,15 +188,18 @@ def join(attn_mask: Tensor | None, other: Tensor | None) -> Tensor | None:
 
 
 def causal_from(
-    offset: int, L: int, S: int, device: torch.device
+    held: int, L: int, S: int, window: int | None, device: torch.device
 ) -> tuple[Tensor | None, bool]:
-    """The causal rule for L queries after ``offset`` tokens: a mask, or the flag.
+    """The causal rule for L queries after the tokens held: a mask, or the flag.
 
-    One query sees every key, so it needs neither. Without an offset the flag says it
-    all.
+    One query sees every key, so it needs neither. Without tokens held, the flag says it
+    all. A window adds that none sees further back.
     """
     if L == 1:
         return None, False
-    if offset == 0:
+    if window is not None and S > window:
+        keep = masks.sliding_window(L, S, window=window, offset=held, device=device)
+        return keep, False
+    if held == 0:
         return None, True
-    return masks.causal(L, S, offset=offset, device=device), False
+    return masks.causal(L, S, offset=held, device=device), False

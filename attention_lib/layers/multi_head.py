@@ -47,7 +47,9 @@ class MultiHeadAttention(nn.Module):
     score_bias
         Added to the scores: :class:`~attention_lib.AlibiBias`,
         :class:`~attention_lib.RelativePositionBias`, or any callable
-        ``score_bias(L, S, offset=...)`` that returns (H, L, S).
+        ``score_bias(L, S, offset=...)`` that returns (H, L, S). A
+        :class:`~attention_lib.RollingCache` counts S and the offset from the first token
+        held: with one, only distances may matter.
     query_norm, key_norm
         Applied to each head of queries and keys, (B, H, L, D), before ``rotary``:
         ``nn.RMSNorm(D)`` say.
@@ -266,14 +268,15 @@ class MultiHeadAttention(nn.Module):
         attn_mask
             Bool, True = may attend, or a float that is added to the scores. It
             broadcasts to (B, H, L, S); three axes mean (B, L, S). With a cache, S
-            counts all tokens held. A query that may attend to nothing gives what the
+            counts the tokens held and the new ones. A query that may attend to nothing gives what the
             output projection makes of 0.
         is_causal
             Whether a query sees only keys up to its own position. Holds together with
             ``attn_mask``. With a cache, the queries stand after the tokens held.
         cache
             Keys and values of the tokens before; those of ``query`` are appended.
-            Self-attention only.
+            Self-attention only. A :class:`~attention_lib.RollingCache` brings its
+            window as a mask, which is causal.
         positions
             Position of each query for ``rotary``, integers (L,) or (B, L): with padding
             on the left, :func:`~attention_lib.token_positions`. By default they count
@@ -299,16 +302,18 @@ class MultiHeadAttention(nn.Module):
         checks.check_tokens(self, query, key, value)
         checks.check_places(self, query, key, value, is_causal, cache, positions)
         L = query.shape[1]
-        offset = 0 if cache is None else cache.offset
-        S = offset + key.shape[1]
+        offset, held, window = 0, 0, None
+        if cache is not None:  # a rolling one holds less than it has seen
+            offset, held, window = cache.offset, cache.length, cache.window
+        S = held + key.shape[1]
         if attn_mask is not None:
             attn_mask = checks.mask_for_heads(attn_mask, query, self.num_heads, S)
         if self.score_bias is not None:
-            bias = self.score_bias(L, S, offset=offset)  # (H, L, S)
+            bias = self.score_bias(L, S, offset=held)  # (H, L, S)
             checks.check_score_bias(bias, query, self.num_heads, S)
             attn_mask = checks.join(attn_mask, bias)
-        if is_causal:
-            keep, is_causal = checks.causal_from(offset, L, S, query.device)
+        if is_causal or window is not None:
+            keep, is_causal = checks.causal_from(held, L, S, window, query.device)
             attn_mask = checks.join(attn_mask, keep)
 
         q, k, v = self.project(query, key, value)  # (B, H, L, D), 2 of (B, Hkv, S, D)

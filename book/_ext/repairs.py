@@ -24,6 +24,9 @@ REPAIRS = [
             r'<div id="pst-primary-sidebar"(?! role)',
             r'<div id="pst-primary-sidebar" role="region" aria-label="Book"',
         ),
+        # A heading of a table says whether it heads a column or a row.
+        (r'<th class="head', '<th scope="col" class="head'),
+        (r'<th class="stub', '<th scope="row" class="stub'),
         # A bibliography is plain text; the roles are deprecated or wrongly nested.
         (r' role="doc-biblioentry"| role="list"(?= class="citation-list")', ""),
         # What a hidden solution opens is a solution.

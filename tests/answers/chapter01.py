@@ -56,12 +56,88 @@ def apart(model, changed=range(5), B=5):
     return True
 
 
+def two_numbers_a_pair(first=0, size=32):
+    """Keys and values, each plus 1, in the next two numbers that are 0."""
+
+    def write(state, key, value):
+        place = first + 2 * int((state[first:size:2] != 0).sum())
+        state[place], state[place + 1] = key + 1, value + 1
+        return state
+
+    def read(state, key):
+        place = first + 2 * int((state[first:size:2] == key + 1).nonzero()[0])
+        return int(state[place + 1]) - 1
+
+    return write, read
+
+
+def one_number_a_pair():
+    def write(state, key, value):
+        state[int((state != 0).sum())] = 64 * key + value + 1
+        return state
+
+    def read(state, key):
+        found = state - 1
+        return int(found[(found // 64 == key) & (state != 0)][0]) % 64
+
+    return write, read
+
+
+def bits_of_a_pair():
+    """Fourteen bits in the sixteen of a bfloat16: 32 pairs."""
+
+    def write(state, key, value):
+        bits = state.bfloat16().view(torch.int16)
+        bits[int((bits != 0).sum())] = 64 * key + value + 1
+        return bits.view(torch.bfloat16).float()
+
+    def read(state, key):
+        bits = state.bfloat16().view(torch.int16)
+        pair = bits[bits != 0] - 1
+        return int(pair[pair // 64 == key][0]) % 64
+
+    return write, read
+
+
+def a_sum():
+    """A matrix of 4 x 8 into which the pairs are added up, as linear attention does."""
+    names, notes = torch.randn(256, 4).sign(), torch.randn(64, 8).sign()
+
+    def write(state, key, value):
+        return state + torch.outer(names[key], notes[value]).flatten()
+
+    def read(state, key):
+        return int((notes @ (names[key] @ state.view(4, 8))).argmax())
+
+    return write, read
+
+
+def a_slot_for_each_key():
+    def write(state, key, value):
+        state[key % 32] = value
+        return state
+
+    return write, lambda state, key: state[key % 32]
+
+
+def a_diary():
+    kept = {}
+
+    def write(state, key, value):
+        kept[key] = value
+        return state
+
+    return write, lambda state, key: kept[key]
+
+
 SOLUTIONS = [
     (check.receptive_field, field),
     (check.bias_for, bias),
     (check.gradient_sizes, sizes),
     (check.rate, spectral_radius),
     (check.keeps_apart, apart),
+    (check.fixed_state, two_numbers_a_pair),
+    (check.fixed_state, bits_of_a_pair),
 ]
 
 WRONG = [
@@ -123,4 +199,21 @@ WRONG = [
         "does not read its input",
     ),
     (check.keeps_apart, lambda model: "yes", "True or False"),
+    # exercise 6
+    (check.fixed_state, a_diary, "nothing outside the state"),
+    (check.fixed_state, one_number_a_pair, "if nothing were rounded"),
+    (check.fixed_state, lambda: two_numbers_a_pair(size=20), "holds 10 pairs"),
+    (check.fixed_state, a_sum, "at least 12"),
+    (check.fixed_state, a_slot_for_each_key, "With one more"),
+    (check.fixed_state, lambda: (0, 1), "two functions"),
+    (
+        check.fixed_state,
+        lambda: (lambda state, key, value: state[:3], lambda state, key: 0),
+        "expected (32,)",
+    ),
+    (
+        check.fixed_state,
+        lambda: (lambda state, key, value: state + 1e39, lambda state, key: 0),
+        "NaN or infinity",
+    ),
 ]

@@ -5,6 +5,7 @@ import math
 import torch
 
 from attention_lib.checks import chapter04 as check
+from attention_lib.checks._bfloat16 import exact
 
 
 def stable(scores):
@@ -31,17 +32,6 @@ def bisected(scores, keys, low=1e-6, high=1e6, count=None):
     return T
 
 
-def merged(output_a, lse_a, output_b, lse_b):
-    lse = torch.logaddexp(lse_a, lse_b)
-    shares = [(part - lse).exp()[:, None] for part in (lse_a, lse_b)]
-    return shares[0] * output_a + shares[1] * output_b, lse
-
-
-def merged_by_powers(output_a, lse_a, output_b, lse_b):
-    a, b = lse_a.exp()[:, None], lse_b.exp()[:, None]
-    return (a * output_a + b * output_b) / (a + b), (a + b)[:, 0].log()
-
-
 def axis_of(attend, sizes=(2, 3, 4, 5), names=("keys", "queries", "heads", "batch")):
     B, H, L, S = sizes
     query, key = torch.randn(B, H, L, 6), torch.randn(B, H, S, 6)
@@ -61,12 +51,45 @@ def mean_of(w, g):
     return (w * g).sum(-1, keepdim=True)
 
 
+RIGHT = ["1/2", "2/3", "1/5", "1/4", "2/5", "4/7"]
+
+
+def but(edit, weight):
+    """The right weights, and one wrong."""
+    return [weight if n == edit else right for n, right in enumerate(RIGHT, 1)]
+
+
+def in_blocks(numbers, size=64):
+    starts = range(0, len(numbers), size)
+    return sum(sum(numbers[start : start + size]) for start in starts)
+
+
+def in_pairs(numbers):
+    while len(numbers) > 1:
+        numbers = [a + b for a, b in zip(numbers[::2], numbers[1::2], strict=True)]
+    return numbers[0]
+
+
+def with_what_was_lost(numbers):
+    """Kahan: what an addition loses is added to the next number."""
+    total = lost = 0
+    for number in numbers:
+        wanted = number - lost
+        after = total + wanted
+        lost, total = (after - total) - wanted, after
+    return total
+
+
 SOLUTIONS = [
     (check.stable_softmax, stable),
     (check.temperature_for, bisected),
-    (check.merge, merged),
+    (check.edited_row, lambda: RIGHT),
+    (check.edited_row, lambda: [0.5, "0.667", "0.2", "1/4", "0.4", 4 / 7]),
     (check.softmax_axis, axis_of),
     (check.scores_grad, lambda w, g: w * (g - mean_of(w, g))),
+    (check.total, in_blocks),
+    (check.total, in_pairs),
+    (check.total, with_what_was_lost),
 ]
 
 WRONG = [
@@ -117,35 +140,14 @@ WRONG = [
     ),
     (check.temperature_for, lambda s, keys: -1.0, "positive and finite"),
     # exercise 3
-    (check.merge, lambda a, la, b, lb: ((a + b) / 2, la), "A plain mean"),
-    (check.merge, lambda a, la, b, lb: (a + b, la), "A plain sum"),
-    (
-        check.merge,
-        lambda a, la, b, lb: (merged(a, la, b, lb)[0], la + lb),
-        "do not add",
-    ),
-    (check.merge, lambda a, la, b, lb: (merged(a, la, b, lb)[0], la), "is not"),
-    (check.merge, merged_by_powers, "only their difference counts"),
-    (check.merge, lambda a, la, b, lb: merged(a, lb, b, la), "swapped"),
-    (check.merge, lambda a, la, b, lb: merged(a, la, b, lb)[0], "Return two tensors"),
-    (
-        check.merge,
-        lambda a, la, b, lb: (
-            (la[:, None] * a + lb[:, None] * b) / (la + lb)[:, None],
-            torch.logaddexp(la, lb),
-        ),
-        "take e to them first",
-    ),
-    (
-        check.merge,
-        lambda a, la, b, lb: (la.exp()[:, None] * a + lb.exp()[:, None] * b, la),
-        "not divided by the sum",
-    ),
-    (
-        check.merge,
-        lambda a, la, b, lb: merged(a, la.clamp(max=200), b, lb.clamp(max=200)),
-        "near 1000 the output differs",
-    ),
+    (check.edited_row, lambda: but(1, "1"), "changes no difference"),
+    (check.edited_row, lambda: but(2, "1"), "squares its power"),
+    (check.edited_row, lambda: but(3, "-1/2"), "turns a power over"),
+    (check.edited_row, lambda: but(4, "1/2"), "Six powers"),
+    (check.edited_row, lambda: but(5, "1/2"), "takes its part"),
+    (check.edited_row, lambda: but(6, "2/3"), "hides nothing"),
+    (check.edited_row, lambda: RIGHT[:5], "you gave 5"),
+    (check.edited_row, lambda: ["a half"] * 6, "six fractions"),
     # exercise 4
     (check.softmax_axis, lambda attend: "keys", "runs over the queries is called"),
     (check.softmax_axis, lambda attend: -1, "Return one of"),
@@ -172,4 +174,11 @@ WRONG = [
     (check.scores_grad, lambda w, g: g - mean_of(w, g), "multiply it by the weights"),
     (check.scores_grad, lambda w, g: w * (g - (w * g).sum()), "all rows"),
     (check.scores_grad, by_matrix, "the matrix"),
+    # exercise 6
+    (check.total, sum, "Add numbers of like size"),
+    (check.total, lambda numbers: sum(sorted(numbers)), "Add numbers of like size"),
+    (check.total, lambda numbers: in_blocks(numbers, 16), "is off by"),
+    (check.total, lambda numbers: numbers[0], "each counts once"),
+    (check.total, lambda numbers: sum(exact(x) for x in numbers), "not float"),
+    (check.total, lambda numbers: in_blocks(numbers) + 1, "adds its own numbers"),
 ]

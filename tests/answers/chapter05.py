@@ -1,5 +1,7 @@
 """Right and wrong answers to the exercises of chapter 5."""
 
+import math
+
 import torch
 
 from attention_lib import scaled_dot_product_attention
@@ -38,15 +40,46 @@ def and_leave_it(layer, x, h):
     return layer(x)
 
 
-def game(*, ahead=(1, 5), sharp=40.0, value=16, reads_notes=0.0):
-    matrices = torch.zeros(3, 2, 32, 16)
+def on_paper(codes, *, ahead=(1, 5), sharp=40.0, value=16, reads_notes=0.0):
+    """Two heads whose names and notes are the rows of `codes`, (16, D)."""
+    codes = codes.double() / codes.double().norm(dim=-1, keepdim=True)
+    D = codes.shape[1]
+    W_q, W_k, W_v = torch.zeros(3, 2, 32, D, dtype=torch.float64)
+    W_o = torch.zeros(2 * D, 32, dtype=torch.float64)
     for h, step in enumerate(ahead):
-        for i in range(16):
-            matrices[0, h, i, (i + step) % 16] = sharp
-            matrices[1, h, i, i] = 1.0
-            matrices[1, h, 16 + i, i] = reads_notes
-            matrices[2, h, value + i, i] = 1.0
-    return tuple(matrices)
+        W_q[h, :16] = sharp * codes.roll(-step, 0)
+        W_k[h, :16], W_k[h, 16:] = codes, reads_notes * codes
+        W_v[h, value : value + 16] = codes
+        W_o[h * D : (h + 1) * D, 16 * h : 16 * h + 16] = codes.T
+    return W_q, W_k, W_v, W_o
+
+
+def bits():
+    """Four signs a number."""
+    return (torch.arange(16)[:, None] >> torch.arange(4) & 1) * 2 - 1
+
+
+def circle():
+    angle = torch.arange(16) * math.pi / 8
+    return torch.stack([angle.cos(), angle.sin()], dim=1)
+
+
+def seen(layer, L=6):
+    """Which tokens each output row of a layer of width 12 depends on."""
+    x = torch.randn(1, L, 12)
+    columns = []
+    for j in range(L):
+        other = x.clone()
+        other[0, j] = torch.randn(12)
+        columns.append((layer(other) - layer(x))[0].abs().amax(-1) > 0)
+    return torch.stack(columns, dim=1)  # (row, token)
+
+
+def transpose(layer):
+    rows = seen(layer)
+    if rows.triu(1).any():
+        return "merge" if rows[0, :3].all() else "split"
+    return "none" if rows.equal(torch.ones(6, 6).tril().bool()) else "both"
 
 
 SOLUTIONS = [
@@ -54,7 +87,9 @@ SOLUTIONS = [
     (check.parameters, counted),
     (check.share, lambda kv, H: kv.repeat_interleave(H // kv.shape[1], 1)),
     (check.without, cut_head),
-    (check.two_heads, game),
+    (check.forgotten, transpose),
+    (check.two_heads, lambda: on_paper(bits())),
+    (check.two_heads, lambda: on_paper(circle(), sharp=100.0)),
 ]
 
 WRONG = [
@@ -124,13 +159,34 @@ WRONG = [
         "and the bias",
     ),
     # exercise 5
-    (check.two_heads, lambda: torch.zeros(3, 2, 32, 16), "looks at no card"),
-    (check.two_heads, lambda: game(ahead=(-1, -5)), "1 back instead of 1 ahead"),
-    (check.two_heads, lambda: game(ahead=(5, 1)), "the other head is for"),
-    (check.two_heads, lambda: game(ahead=(1, 1)), "Head 1 looks 1 ahead"),
-    (check.two_heads, lambda: game(ahead=(0, 5)), "its own card"),
-    (check.two_heads, lambda: game(sharp=8.0), "with a weight of"),
-    (check.two_heads, lambda: game(value=0), "returns the name"),
-    (check.two_heads, lambda: game(reads_notes=2.0), "by the name alone"),
-    (check.two_heads, lambda: torch.zeros(2, 2, 32, 16), "three tensors"),
+    (check.forgotten, lambda layer: "none", "in its split is called 'none'"),
+    (
+        check.forgotten,
+        lambda layer: "split" if seen(layer).triu(1).any() else "none",
+        "in its merge is called 'split'",
+    ),
+    (
+        check.forgotten,
+        lambda layer: transpose(layer).replace("both", "none"),
+        "split and merge is called 'none'",
+    ),
+    (check.forgotten, lambda layer: "both", "sound layer is called 'both'"),
+    (check.forgotten, lambda layer: True, "not True"),
+    # exercise 6
+    (check.two_heads, lambda: on_paper(0 * bits() + 1), "looks at no card"),
+    (check.two_heads, lambda: on_paper(bits(), ahead=(-1, -5)), "1 back instead of 1"),
+    (check.two_heads, lambda: on_paper(bits(), ahead=(5, 1)), "other head is for"),
+    (check.two_heads, lambda: on_paper(bits(), ahead=(1, 1)), "Head 1 looks 1 ahead"),
+    (check.two_heads, lambda: on_paper(bits(), ahead=(0, 5)), "its own card"),
+    (check.two_heads, lambda: on_paper(bits(), sharp=8.0), "with a weight of"),
+    (check.two_heads, lambda: on_paper(bits(), value=0), "the name of the card"),
+    (check.two_heads, lambda: on_paper(bits(), reads_notes=2.0), "the name alone"),
+    (check.two_heads, lambda: on_paper(torch.eye(16)), "8 or less"),
+    (check.two_heads, lambda: on_paper(bits())[:3], "four tensors"),
+    (
+        check.two_heads,
+        lambda: (*on_paper(bits())[:3], torch.randn(8, 32)),
+        "answer 0 names the right note",
+    ),
+    (check.two_heads, lambda: (torch.zeros(2, 32),) * 4, "expected (2, 32, 32)"),
 ]

@@ -7,6 +7,11 @@ import torch
 from attention_lib.checks import chapter06 as check
 
 
+def least_loss(keep, layers, sides):
+    reach = torch.linalg.matrix_power(keep.double(), layers)
+    return math.log(sides) * (1 - (reach.diagonal(1) > 0).sum().item() / len(keep))
+
+
 def by_positions(L, S, offset):
     return torch.arange(S) <= torch.arange(L)[:, None] + offset
 
@@ -15,9 +20,32 @@ def real_keys(lengths, S):
     return torch.arange(S) >= S - lengths[:, None, None, None]
 
 
-def decoder(lengths, S, *, axis=-1):
+def decoder(lengths, L, S, *, axis=-1, more=0):
     real = real_keys(lengths, S)
-    return by_positions(S, S, 0) & (real if axis == -1 else real.mT)
+    return by_positions(L, S, S - L + more) & (
+        real if axis == -1 else real.mT[:, :, -L:]
+    )
+
+
+def window_and_stride(w=8, S=64):
+    back = torch.arange(S)[:, None] - torch.arange(S)
+    return (back >= 0) & (back < w), (back >= 0) & (back % w == 0)
+
+
+def hubs(S=64):
+    """Halve again and again: the left half writes to the middle, the right reads it."""
+    first, second = torch.eye(S).bool(), torch.eye(S).bool()
+
+    def halve(low, high):
+        if high - low > 1:
+            middle = (low + high) // 2
+            first[middle - 1, low:middle] = True
+            second[middle:high, middle - 1] = True
+            halve(low, middle)
+            halve(middle, high)
+
+    halve(0, S)
+    return first, second
 
 
 def exchanges(attend, L, E, *, places=None, before=lambda j: j):
@@ -62,52 +90,76 @@ def border(keep, num_heads):
 
 
 SOLUTIONS = [
-    (check.causal, by_positions),
+    (check.least_loss, least_loss),
     (check.decoder_mask, decoder),
     (check.leaks, exchanges),
     (check.masked_softmax, safe),
     (check.masked_softmax, lambda s, keep: infinite(s, keep).nan_to_num(0.0)),
     (check.for_torch, border),
+    (check.sparse, window_and_stride),
+    (check.sparse, hubs),
 ]
 
 WRONG = [
     # exercise 1
-    (check.causal, lambda L, S, o: ~by_positions(L, S, o), "upside down"),
-    (check.causal, lambda L, S, o: by_positions(L, S, o - 1), "not with <"),
-    (check.causal, lambda L, S, o: by_positions(L, S, o + 1), "should predict"),
-    (check.causal, lambda L, S, o: by_positions(L, S, 0), "offset is missing"),
-    (check.causal, lambda L, S, o: by_positions(L, S, -o), "wrong sign"),
     (
-        check.causal,
-        lambda L, S, o: by_positions(L, S, o).float(),
-        "expected torch.bool",
+        check.least_loss,
+        lambda keep, n, sides: least_loss(keep, 1, sides),
+        "in two steps",
     ),
-    (check.causal, lambda L, S, o: by_positions(S, L, o), "expected (2, 5)"),
-    (check.causal, lambda L, S, o: torch.ones(L, S).bool(), "entry [0, 1] is True"),
+    (
+        check.least_loss,
+        lambda keep, n, sides: least_loss(keep, n, sides) * 8 / 7 - math.log(sides) / 7,
+        "not in the input at all",
+    ),
+    (
+        check.least_loss,
+        lambda keep, n, sides: least_loss(keep, n, sides) / math.log(2),
+        "are bits",
+    ),
+    (
+        check.least_loss,
+        lambda keep, n, sides: math.log(sides) - least_loss(keep, n, sides),
+        "what the leak saves",
+    ),
+    (check.least_loss, lambda keep, n, sides: math.log(sides), "sees 7 of 8 answers"),
+    (check.least_loss, lambda keep, n, sides: math.inf, "must be finite"),
     # exercise 2
-    (check.decoder_mask, lambda n, S: decoder(n, S)[:, 0], "(B, S, S)"),
-    (check.decoder_mask, lambda n, S: ~decoder(n, S), "upside down"),
-    (check.decoder_mask, lambda n, S: decoder(n, S, axis=-2), "as queries"),
-    (check.decoder_mask, lambda n, S: real_keys(n, S), "later tokens"),
-    (check.decoder_mask, lambda n, S: by_positions(S, S, 0), "padding can be seen"),
+    (check.decoder_mask, lambda n, L, S: decoder(n, L, S)[:, 0], "(B, L, S)"),
+    (check.decoder_mask, lambda n, L, S: ~decoder(n, L, S), "upside down"),
+    (check.decoder_mask, lambda n, L, S: decoder(n, L, S, axis=-2), "as queries"),
+    (check.decoder_mask, lambda n, L, S: real_keys(n, S), "later tokens"),
     (
         check.decoder_mask,
-        lambda n, S: by_positions(S, S, 0) & real_keys(n, S).flip(-1),
+        lambda n, L, S: by_positions(L, S, S - L),
+        "padding can be seen",
+    ),
+    (
+        check.decoder_mask,
+        lambda n, L, S: by_positions(L, S, 0) & real_keys(n, S),
+        "offset is missing",
+    ),
+    (check.decoder_mask, lambda n, L, S: decoder(n, L, S, more=-1), "not with <"),
+    (check.decoder_mask, lambda n, L, S: decoder(n, L, S, more=1), "should predict"),
+    (
+        check.decoder_mask,
+        lambda n, L, S: by_positions(L, S, S - L) & real_keys(n, S).flip(-1),
         "on the left",
     ),
     (
         check.decoder_mask,
-        lambda n, S: by_positions(S, S, 0).mT & real_keys(n, S),
+        lambda n, L, S: by_positions(S, S, 0).mT[-L:] & real_keys(n, S),
         "causal mask is upside down",
     ),
-    (check.decoder_mask, lambda n, S: decoder(n - 1, S), "first real token"),
-    (check.decoder_mask, lambda n, S: decoder(n + 1, S), "One place of the padding"),
+    (check.decoder_mask, lambda n, L, S: decoder(n - 1, L, S), "first real token"),
+    (check.decoder_mask, lambda n, L, S: decoder(n + 1, L, S), "place of the padding"),
     (
         check.decoder_mask,
-        lambda n, S: by_positions(S, S, 0) | real_keys(n, S),
+        lambda n, L, S: by_positions(L, S, S - L) | real_keys(n, S),
         "must pass both",
     ),
-    (check.decoder_mask, lambda n, S: decoder(n, S)[..., :3], "broadcasts"),
+    (check.decoder_mask, lambda n, L, S: decoder(n, L, S)[..., :3], "broadcasts"),
+    (check.decoder_mask, lambda n, L, S: decoder(n, L, S).float(), "torch.bool"),
     # exercise 3
     (check.leaks, lambda attend, L, E: False, "one place ahead"),
     (check.leaks, lambda attend, L, E: True, "in a causal attention"),
@@ -154,4 +206,11 @@ WRONG = [
     (check.for_torch, lambda keep, H: keep[:, 0].repeat(H, 1, 1), "and the sequences"),
     (check.for_torch, lambda keep, H: ~keep.expand(-1, H, -1, -1), "join the first"),
     (check.for_torch, lambda keep, H: ~keep[:, 0], "expected (6, 4, 4)"),
+    # exercise 6
+    (check.sparse, lambda: hubs()[::-1], "exchanged"),
+    (check.sparse, lambda: window_and_stride(64), "2144 pairs"),
+    (check.sparse, lambda: (torch.eye(64).bool(),) * 2, "Output 1 does not depend"),
+    (check.sparse, lambda: (torch.ones(64, 64).bool(),) * 2, "which is later"),
+    (check.sparse, lambda: torch.eye(64).bool(), "Return two masks"),
+    (check.sparse, lambda: torch.ones(2, 64, 64).unbind(), "torch.bool"),
 ]

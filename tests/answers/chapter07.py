@@ -40,13 +40,9 @@ def as_complex(x, positions, omega):
     )
 
 
-def of_power(n):
-    return [2 ** (-8 * h / n) for h in range(1, n + 1)]
-
-
-def slopes(H, skip=2, first=0):
-    below = 2 ** int(math.log2(H))
-    return of_power(below) + of_power(2 * below)[first::skip][: H - below]
+def unfinished(D, L, base, *, exponent=2, largest=-1, turn=2 * math.pi):
+    angles = [(L + largest) * base ** (-exponent * m / D) for m in range(D // 2)]
+    return sum(angle < turn for angle in angles)
 
 
 def bucket(distance, n, M, rounding=int, base=None):
@@ -84,9 +80,10 @@ def one_diagonal(scores):
 SOLUTIONS = [
     (check.sinusoidal, code),
     (check.turn_pairs, turn),
-    (check.slopes, slopes),
+    (check.unfinished, unfinished),
     (check.bucket_of, bucket),
     (check.offset_only, toeplitz),
+    (check.frequencies, lambda: [1000 ** (-m / 4) for m in range(4)]),
 ]
 
 WRONG = [
@@ -104,13 +101,12 @@ WRONG = [
     (check.turn_pairs, lambda x, p, w: turn(x, torch.arange(5), w), "from 0"),
     (check.turn_pairs, as_complex, "view_as_real"),
     # exercise 3
-    (check.slopes, of_power, "6 is none"),
-    (check.slopes, lambda H: [s / 2 for s in of_power(H)], "differs: slope 1 is 0.25"),
-    (check.slopes, lambda H: [2 ** (-8 * h / H) for h in range(H)], "begin at 1"),
-    (check.slopes, lambda H: slopes(H, skip=1), "follow each other"),
-    (check.slopes, lambda H: slopes(H, first=1), "second of the power"),
-    (check.slopes, lambda H: of_power(2 ** int(math.log2(H))), "expected 6"),
-    (check.slopes, lambda H: ["half"] * H, "list of floats"),
+    (check.unfinished, lambda *s: unfinished(*s, turn=math.pi), "half turns"),
+    (check.unfinished, lambda *s: unfinished(*s, exponent=1), "not entries"),
+    (check.unfinished, lambda *s: unfinished(*s, largest=0), "is L - 1"),
+    (check.unfinished, lambda *s: 2 * unfinished(*s), "a pair has two"),
+    (check.unfinished, lambda D, L, b: D // 2 - unfinished(D, L, b), "do complete"),
+    (check.unfinished, lambda D, L, base: 7, "Which offsets occur"),
     # exercise 4
     (check.bucket_of, lambda d, n, M: min(d, n - 1), "widen"),
     (check.bucket_of, lambda d, n, M: bucket(d, n, M, math.ceil), "round down"),
@@ -124,4 +120,10 @@ WRONG = [
     (check.offset_only, different_rows, "you see their content"),
     (check.offset_only, one_diagonal, "restart"),
     (check.offset_only, lambda scores: 1.0, "True or False"),
+    # exercise 6
+    (check.frequencies, lambda: [1.0, 0.1, 0.01, 0.001], "Offset 6 looks like"),
+    (check.frequencies, lambda: [0.5] * 4, "of one speed are one pair"),
+    (check.frequencies, lambda: [3.0, 2.0, 1.0, 0.5], "turn too fast"),
+    (check.frequencies, lambda: [0.1, 0.01, 0.001, 0.0001], "turn too slowly"),
+    (check.frequencies, lambda: [0.5, 0.3], "four finite floats"),
 ]

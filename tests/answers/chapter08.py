@@ -1,5 +1,7 @@
 """Right and wrong answers to the exercises of chapter 8."""
 
+import copy
+
 import torch
 import torch.nn.functional as F
 
@@ -77,12 +79,24 @@ def left_in_eval(model):
     return found
 
 
+def shrink(blocks, factor, *, attention=True, feed_forward=True):
+    with torch.no_grad():
+        for block in blocks:
+            if attention:
+                block.attention.out_proj.weight.mul_(factor)
+            if feed_forward:
+                block.feed_forward.down_proj.weight.mul_(factor)
+                block.feed_forward.down_proj.bias.mul_(factor)
+    return blocks
+
+
 SOLUTIONS = [
     (check.layer_norm, norm),
     (check.pre_norm_block, block),
     (check.count_parameters, lambda E, H: 12 * E**2 + 13 * E),
     (check.next_probabilities, top_k),
     (check.sees_future, detector),
+    (check.alive, lambda blocks: shrink(blocks, 96**-0.5)),
 ]
 
 WRONG = [
@@ -205,4 +219,15 @@ WRONG = [
     (check.sees_future, noisy, "Dropout also changes"),
     (check.sees_future, left_in_eval, "another mode"),
     (check.sees_future, lambda model: 3, "not int"),
+    # exercise 6
+    (check.alive, lambda blocks: blocks, "expected at least 0.8"),
+    (check.alive, lambda blocks: shrink(blocks, 0.0), "One attention moves"),
+    (
+        check.alive,
+        lambda blocks: shrink(shrink(blocks, 0.1), 0.0, attention=False),
+        "One feed-forward network moves",
+    ),
+    (check.alive, lambda blocks: shrink(blocks, 0.5), "tokens differ by"),
+    (check.alive, lambda blocks: copy.deepcopy(blocks[:12]), "Return the 48 blocks"),
+    (check.alive, lambda blocks: shrink(blocks, float("nan")), "NaN or infinity"),
 ]

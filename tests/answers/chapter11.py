@@ -90,12 +90,33 @@ def decoder_test(pieces, length=20):
     return test
 
 
+def in_groups(weight, *, group=32, half=True):
+    """Four bits a weight, two in a byte, and a scale for each group of a row."""
+    groups = weight.unflatten(1, (-1, group))
+    scales = groups.abs().amax(-1, keepdim=True) / 7
+    scales = scales.half() if half else scales
+    codes = ((groups / scales.float()).round().clamp(-7, 7) + 8).to(torch.uint8)
+    codes = codes.flatten()
+    return [codes[0::2] * 16 + codes[1::2], scales], ungrouped
+
+
+def ungrouped(parts):
+    packed, scales = parts
+    codes = torch.stack([packed // 16, packed % 16], -1).float() - 8
+    return (codes.view(96, scales.shape[1], -1) * scales.float()).flatten(1)
+
+
+def in_a_closure(weight):
+    return [], lambda parts: weight
+
+
 SOLUTIONS = [
     (check.longest, tokens),
     (check.one_more, appended),
     (check.ring_step, ring),
     (check.to_int8, rows),
     (check.faulty, decoder_test([1, 3])),
+    (check.squeezed, in_groups),
 ]
 
 WRONG = [
@@ -166,4 +187,15 @@ WRONG = [
     (check.faulty, decoder_test([3]), "the sequence before"),
     (check.faulty, decoder_test([1, 3], length=6), "last six"),
     (check.faulty, lambda full, step: True, "accuses a sound decoder"),
+    # exercise 6
+    (check.squeezed, lambda weight: ([weight], lambda parts: parts[0]), "4.00 bytes"),
+    (
+        check.squeezed,
+        lambda weight: (rows(weight), lambda parts: parts[0] * parts[1]),
+        "1.03 bytes",
+    ),
+    (check.squeezed, lambda weight: in_groups(weight, group=128), "part of a row"),
+    (check.squeezed, lambda weight: in_groups(weight, group=8), "bytes a weight"),
+    (check.squeezed, in_a_closure, "holds a tensor of its own"),
+    (check.squeezed, lambda weight: weight.half(), "Return two things"),
 ]

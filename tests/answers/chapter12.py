@@ -65,12 +65,26 @@ def in_one_piece(query, key, value, output, log_sum, grad):
     return weights * (grad @ value.mT - mean) @ key / root
 
 
+def horner(f, *coefficients):
+    total = coefficients[0]
+    for one in coefficients[1:]:
+        total = total * f + one
+    return total
+
+
+def taylor(degree, base=2.0):
+    rate = math.log(base)
+    return [rate**n / math.factorial(n) for n in range(degree, -1, -1)]
+
+
 SOLUTIONS = [
     (check.moved, bytes_moved),
     (check.tiles_of, tiles),
     (check.merge, merged),
     (check.forgets, rising),
     (check.query_gradient, gradient),
+    (check.power, lambda f: horner(f, 0.0790, 0.2241, 0.6967, 0.9999)),
+    (check.power, lambda f: horner(f, 0.3371, 0.6576, 1.0017)),
 ]
 
 WRONG = [
@@ -117,4 +131,13 @@ WRONG = [
     (check.query_gradient, lambda *x: gradient(*x, scale=False), "scale is missing"),
     (check.query_gradient, lambda *x: gradient(*x, delta=False), "not subtracted"),
     (check.query_gradient, in_one_piece, "Right, but it holds"),
+    # exercise 6
+    (check.power, lambda f: 1 + f, "0.061"),
+    (check.power, lambda f: horner(f, *taylor(3)), "Taylor's series"),
+    (check.power, lambda f: horner(f, *taylor(5)), "3 are allowed"),
+    (check.power, lambda f: horner(f, *taylor(7, math.e)), "the base is 2"),
+    (check.power, lambda f: 2**f, "not **"),
+    (check.power, lambda f: f.exp(), "not exp"),
+    (check.power, lambda f: 1 / f, "not /"),
+    (check.power, lambda f: torch.tensor(1.0), "not Tensor"),
 ]

@@ -20,6 +20,7 @@ def build(folder, page):
     folder.mkdir()
     (folder / "conf.py").write_text(CONF)
     (folder / "index.md").write_text(page, encoding="utf-8")
+    (folder / "detection.md").write_text("---\norphan: true\n---\n# Found\n")
     complaints = build_pages(folder, folder.parent / "site")
     return complaints, folder.parent / "site" / "index.html"
 

@@ -1,10 +1,10 @@
-"""Exercises are read from the cells of every chapter, with the code they rest on."""
+"""Every chapter has exercises of each kind, read from its cells with what they rest on."""
 
 import ast
 
 import pytest
-from exercises import exercises, preamble, without_solutions
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from exercises import KINDS, exercises, preamble, without_solutions
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from notebook_files import Refusal, read
 from notebooks import ROOT
 
@@ -18,9 +18,15 @@ def nb(request):
 
 def test_every_exercise_has_a_number_stars_and_an_answer(nb):
     found = exercises(nb)
-    assert len(found) >= 3
     for one in found:
         assert 1 <= one.stars <= 3 and one.title and one.answers
+
+
+def test_chapter_has_exercises_of_each_kind(nb):
+    found = exercises(nb)
+    assert len(found) >= 3
+    missing = set(KINDS).difference(*(one.kinds for one in found))
+    assert not missing, f"no exercise is tagged {' or '.join(sorted(missing))}"
 
 
 def test_solutions_pass_their_checks_on_the_preamble_alone(nb):
@@ -75,10 +81,29 @@ def test_the_preamble_holds_what_is_used_and_no_more():
         "import math",
         "%pip install nothing",
         "base = 2\nunused = print('no')",
-        "def shift(x):\n    base_of_x = x\n    return base_of_x + base",
+        "@cache\ndef shift(x):\n    base_of_x = x  # kept\n    return base_of_x + base",
         "add = None  # the reader's own, defined by the stub",
     ):
         nb.cells.insert(-4, new_code_cell(source))
-    lines = preamble(nb).splitlines()
-    assert lines[:3] == ["import math", "base = 2", "def shift(x):"]
-    assert len(lines) == 5
+    assert preamble(nb) == (
+        "import math\nbase = 2\n\n\n"
+        "@cache\ndef shift(x):\n    base_of_x = x  # kept\n    return base_of_x + base"
+    )
+
+
+def test_outputs_that_rest_on_a_solution_go_with_it():
+    nb = made("exercise", "stub", "check", "solution")
+    nb.cells[3].source = "def add(a): return a"
+    for source in ("print(1)", "three = add(3)\nthree", "three + 1"):
+        nb.cells.append(new_code_cell(source, outputs=[new_output("stream")]))
+    bare = without_solutions(nb)
+    assert [len(cell.outputs) for cell in bare.cells[3:]] == [1, 0, 0]
+
+
+def test_a_stub_that_is_not_python_is_refused_by_name():
+    nb = made("exercise", "stub", "check", "solution")
+    nb.cells[1].source = "def add(a:"
+    with pytest.raises(
+        Refusal, match="exercise 1.1: a stub that is not Python, line 1"
+    ):
+        exercises(nb)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from nbformat.v4 import new_code_cell, new_output
-from notebook_faults import faults
+from notebook_faults import KINDS, faults
 from notebooks import ROOT, form_faults, repository
 from sample_notebook import REPOSITORY, chapter, display, stream
 
@@ -20,6 +20,13 @@ def test_chapter_is_in_form(path: Path) -> None:
 
 def test_good_notebook_has_no_fault() -> None:
     assert faults(chapter(), REPOSITORY, chapter=2) == []
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_an_exercise_may_say_its_kind(kind: str) -> None:
+    nb = chapter()
+    tagged(8, "exercise", kind)(nb)
+    assert faults(nb, REPOSITORY, chapter=2) == []
 
 
 def spoil(**changes):
@@ -179,6 +186,14 @@ SPOILED = {
         "cell 3: line 2 has 87 columns, at most 86",
     ),
     "misspelt tag": (tagged(3, "hide_input"), "cell 3: unknown tag 'hide_input'"),
+    "misspelt kind": (
+        tagged(8, "exercise", "planted_fault"),
+        "cell 8: unknown tag 'planted_fault'",
+    ),
+    "kind without an exercise": (
+        tagged(1, "predict"),
+        "cell 1: tagged predict, which is a kind of exercise, but not exercise",
+    ),
     "solution before check": (
         lambda nb: nb.cells.insert(9, nb.cells.pop()),
         "cell 10: tagged solution where the check of an exercise belongs",

@@ -1,24 +1,40 @@
-"""Each planted fault is found, by its cause; its correct twin is healthy."""
+"""Each planted fault is found, by its cause; its correct twin is healthy.
+
+The page of what the doctor finds says the same as these examinations.
+"""
 
 import pytest
-from faults import FAULTS
+from faults import FAULTS, Plain
+from in_words import WRONG
+from misses import MISSES
 from other_styles import OTHER_STYLES
+from record_detection import (
+    COMMAND,
+    PLANTED,
+    SOUND,
+    STORED,
+    bad,
+    beside_twin,
+    fault_row,
+    faults_in,
+    good,
+    sound,
+    sound_row,
+    stored,
+    text_of,
+)
 
 from attention_lib.doctor.examination import run_examination
 
 EVERY = [*FAULTS, *OTHER_STYLES]
 IDS = [fault.id for fault in EVERY]
-NAMES = {fault.id: fault for fault in EVERY}
-
-
-def faults_in(examination):
-    return [f for f in examination.findings if f.severity == "fault"]
+MISSED = [fault.id for fault in MISSES]
+ROWS = {row["name"]: row for rows in stored().values() for row in rows}
 
 
 @pytest.mark.parametrize("name", IDS)
 def test_the_fault_is_found_and_its_cause_named(name):
-    fault = NAMES[name]
-    examination = run_examination(fault.bad(), fault.kind, **fault.examined())
+    fault, examination = PLANTED[name], bad(name)
     found = [f for f in examination.findings if f.code == fault.code]
     assert found, [f.code for f in examination.findings]
     assert found[0].causes[0].kind == fault.cause
@@ -26,17 +42,59 @@ def test_the_fault_is_found_and_its_cause_named(name):
         assert examination.findings[0] is found[0]
 
 
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("name", PLANTED)
 def test_the_twin_is_healthy(name):
-    fault = NAMES[name]
-    examination = run_examination(fault.good(), fault.kind, **fault.examined())
-    assert not faults_in(examination)
-    assert not [s for s in examination.not_checked if "probe failed" in s.reason]
+    assert faults_in(good(name)) == []
+    assert not [s for s in good(name).not_checked if "probe failed" in s.reason]
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_design_is_not_accused(name):
+    assert faults_in(sound(name)) == []
+    assert not [s for s in sound(name).not_checked if "probe failed" in s.reason]
+
+
+@pytest.mark.parametrize("name", MISSED)
+def test_behaviour_does_not_show_it_and_a_reference_may(name):
+    assert faults_in(bad(name)) == []
+    wanted = [PLANTED[name].code] if PLANTED[name].code else []
+    assert faults_in(beside_twin(name)) == wanted
+
+
+# The page.
+
+
+def test_every_fault_is_said_in_words():
+    assert list(WRONG) == list(PLANTED)
+    phrases = [WRONG[name] for name in PLANTED]
+    assert all(phrase and phrase[-1] not in ".!" for phrase in phrases)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_the_page_has_the_fresh_result(name):
+    row = fault_row(PLANTED[name])
+    assert ROWS.get(row["name"]) == row, f"book/detection.json is old: run {COMMAND}"
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_the_page_has_the_fresh_result_of_a_sound_design(name):
+    row = sound_row(SOUND[name])
+    assert ROWS.get(name) == row, f"book/detection.json is old: run {COMMAND}"
+
+
+def test_the_page_has_no_others():
+    rows = stored()
+    assert STORED.read_text("utf-8") == text_of(rows), f"run {COMMAND}"
+    names = [[row["name"] for row in part] for part in rows.values()]
+    plain = [[name.replace("-", " ") for name in part] for part in (IDS, MISSED)]
+    assert names == [*plain, list(SOUND)], f"run {COMMAND}"
+
+
+# What a report says.
 
 
 def one(name):
-    fault = NAMES[name]
-    return run_examination(fault.bad(), fault.kind, **fault.examined()).findings[0]
+    return bad(name).findings[0]
 
 
 def test_a_leak_has_a_map_and_a_smallest_case():
@@ -56,6 +114,12 @@ def test_a_leak_has_a_map_and_a_smallest_case():
     assert found.intended == 'pattern="band:1"'
 
 
+def test_other_probes_that_found_the_same_are_named():
+    found = one("causal-sees-next")
+    assert found.probe == "reach"
+    assert found.also == ("train_reach", "scattered_causal", "reproduced")
+
+
 def test_what_follows_is_folded():
     assert "AT202" in [f.code for f in one("causal-sees-next").follows]
 
@@ -69,6 +133,34 @@ def test_the_refit_names_the_scale_and_what_would_make_it_right():
     assert found.remedy.mark == "fix"
 
 
+class SplitAlone(Plain):
+    def split(self, t):
+        return t.reshape(t.shape[0], self.heads, t.shape[1], self.width)
+
+
+class MergedAlone(Plain):
+    def merge(self, t):
+        return t.reshape(t.shape[0], t.shape[2], -1)
+
+
+def test_the_change_repairs_the_split_the_merge_or_both():
+    split, merge = "- q = q.view(B, H, L, D)", "- out = out.reshape(B, L, H * D)"
+    both = one("heads-split-by-view")
+    assert [line for line in both.remedy.lines if line[0] == "-"] == [split, merge]
+    declared = PLANTED["heads-split-by-view"].examined()
+    for made, line in ((SplitAlone, split), (MergedAlone, merge)):
+        found = run_examination(made().double().eval(), **declared).findings[0]
+        assert found.code == "AT311"
+        assert [line for line in found.remedy.lines if line[0] == "-"] == [line]
+
+
+def test_nothing_weaker_stands_beside_a_cause_that_is_established():
+    for name in IDS:
+        causes = one(name).causes
+        assert len({cause.sure for cause in causes}) == 1, name
+    assert len(one("causal-sees-next").causes) == 1
+
+
 def test_a_guess_is_marked_as_one():
     found = one("mask-plus-inf")
     assert found.causes[0].sure == "consistent"
@@ -80,7 +172,7 @@ def test_a_guess_is_marked_as_one():
     ["heads-in-python-list", "scale-missing", "mask-on-query-axis", "softmax twice"],
 )
 def test_a_function_around_the_module_hides_nothing(name):
-    fault = NAMES[name]
+    fault = PLANTED[name]
     module = fault.bad()
     examination = run_examination(lambda x, **how: module(x, **how), **fault.examined())
     found = [f for f in examination.findings if f.code == fault.code]

@@ -27,6 +27,10 @@ CASES = {
         passed=("control", "rows"),
         not_checked=(HALF,),
     ),
+    "seen twice": examination(
+        findings=(replace(FUTURE, follows=(), also=("tables",)),),
+        passed=("control", "rows"),
+    ),
     "allowed": examination(passed=("rows",), allowed=((FUTURE, "an encoder"),)),
     "stopped": examination(passed=(), error="no tensor came out"),
     "vacuous": examination(passed=("rows",), findings=(VACUOUS,)),
@@ -109,6 +113,13 @@ def test_skips_say_why(pytester, examined):
             "SKIPPED*this probe is not one for such a subject",
         ]
     )
+
+
+def test_fault_fails_every_probe_that_found_it(pytester, examined):
+    result = run(pytester, "seen twice")
+    result.assert_outcomes(passed=3, failed=2, skipped=3)
+    lines = [f"*test_probe?{name}? FAILED*" for name in ("causality", "tables")]
+    result.stdout.fnmatch_lines(lines)
 
 
 def test_allowed_fault_passes_with_a_warning(pytester, examined):

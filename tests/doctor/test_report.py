@@ -103,6 +103,29 @@ def test_order_is_faults_notes_not_checked_untold_allowed_again_tally():
     assert shown.endswith(f"\n{tally}")
 
 
+def test_probes_that_did_not_run_for_the_same_reason_share_a_line():
+    reason = "it returns no weights"
+    alike = [
+        Skipped("AT314", "reported", reason),
+        Skipped("AT315", "same_output", reason),
+    ]
+    shown = text(not_checked=(alike[0], HALF, ROTARY, alike[1]))
+    said = [line for line in shown.splitlines() if "checked: " in line]
+    assert said == [
+        "not checked: AT314 reported, AT315 same output (it returns no weights)",
+        "not checked: AT502 half precision (ask with dtype=torch.float16)",
+    ]
+    assert "\ncannot be told: AT211 rotary layout (only a reference" in shown
+    assert "3 not checked, 1 cannot be told" in shown
+
+
+def test_a_reason_that_cannot_be_told_stays_apart():
+    told = Skipped("AT203", "scale", "no weights", True)
+    shown = text(not_checked=(replace(told, cannot_be_told=False, code="AT314"), told))
+    assert "not checked: AT314 scale (no weights)" in shown
+    assert "cannot be told: AT203 scale (no weights)" in shown
+
+
 def test_findings_stand_apart():
     shown = text(findings=(BARE, replace(BARE, code="AT102")))
     assert "\n\nfault[AT102]" in shown

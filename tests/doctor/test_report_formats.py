@@ -23,7 +23,7 @@ from examinations import (
 from test_report import HOSTILE, OUTCOMES, everywhere
 
 from attention_lib.doctor import _github, _sarif
-from attention_lib.doctor.findings import Evidence
+from attention_lib.doctor.findings import Evidence, Skipped
 from attention_lib.doctor.report import Report
 
 EVERYTHING = faulty(
@@ -142,6 +142,15 @@ def test_json_of_declarations_is_the_same_in_every_run():
         "function": "strictly",
         "sizes": [1, 2.5],
     }
+
+
+def test_every_format_says_a_reason_once():
+    reason = "it returns no weights"
+    alike = (Skipped("AT314", "reported", reason), Skipped("AT315", "rows", reason))
+    report = Report(examination(not_checked=alike))
+    said = f"AT314 reported, AT315 rows ({reason})"
+    for text in (report.to_html(), report.to_github(), report.to_sarif()):
+        assert text.count(said) == text.count(reason) == 1
 
 
 # SARIF.

@@ -1,0 +1,245 @@
+"""What a submission may do, each gets its word and its points, and none stops the run.
+
+Exercise 6.1 is the hostile one; the other four are solved and must count, 8 points.
+"""
+
+import pytest
+from handing_in import grade, handed_in, text
+
+HEAD = "def causal(L, S, offset=0):\n"
+RIGHT = "    return torch.arange(S) <= torch.arange(L)[:, None] + offset\n"
+
+
+def body(*lines):
+    return HEAD + "".join(f"    {line}\n" for line in lines)
+
+
+# What 6.1 holds; points of all five; words of 6.1, or of the whole if it was tampered.
+IN_ONE_EXERCISE = {
+    "infinite loop": (body("while True: pass"), 8, "crashed|timed out"),
+    "sleeps forever": (body("import time", "time.sleep(10**6)"), 8, "timed out"),
+    "memory bomb": (
+        body("held = []", "while True: held.append(bytearray(2**26))"),
+        8,
+        "MemoryError|too much memory",
+    ),
+    "tensor bomb": (
+        body("return torch.ones(2**36)"),
+        8,
+        "RuntimeError|too much memory",
+    ),
+    "fork bomb": (
+        body("import os", "while True: os.fork()"),
+        8,
+        "may not start or stop a process",
+    ),
+    "starts programs": (
+        body("import os", "os.system('true')"),
+        8,
+        "may not start or stop a process",
+    ),
+    "kills the grader": (
+        body("import os", "os.kill(os.getppid(), 9)"),
+        8,
+        "may not start or stop a process",
+    ),
+    "os._exit": (body("import os", "os._exit(0)"), 8, "ended the process"),
+    "aborts": (body("import os", "os.abort()"), 8, "SIGABRT"),
+    "segfault": (
+        body("import signal", "signal.raise_signal(signal.SIGSEGV)"),
+        8,
+        "SIGSEGV",
+    ),
+    "ctypes": (body("import ctypes", "ctypes.string_at(0)"), 8, "imports ctypes"),
+    "SystemExit": (body("raise SystemExit"), 8, "raised SystemExit"),
+    "sys.exit": (body("import sys", "sys.exit(0)"), 8, "raised SystemExit"),
+    "KeyboardInterrupt": (body("raise KeyboardInterrupt"), 8, "KeyboardInterrupt"),
+    "BaseException": (body("raise BaseException('no')"), 8, "raised BaseException"),
+    "error that cannot be read": (
+        "class Odd(Exception):\n    def __str__(self):\n        raise SystemExit\n"
+        + body("raise Odd"),
+        8,
+        "raised SystemExit",
+    ),
+    "recursion": (body("return causal(L, S, offset)"), 8, "RecursionError"),
+    "recursion without a limit": (
+        body("import sys", "sys.setrecursionlimit(10**9)", "return causal(L, S)"),
+        8,
+        "SIGSEGV|MemoryError|timed out|memory",
+    ),
+    "deletes files": (
+        body("import shutil", "shutil.rmtree('/tmp/nothing-of-this-name')"),
+        8,
+        "may not change files outside its folder",
+    ),
+    "writes and deletes in its folder": (
+        body(
+            "import os",
+            "open('note', 'w').close()",
+            "os.makedirs('a/b', exist_ok=True)",
+            "os.remove('note')",
+        )
+        + RIGHT,
+        9,
+        "passed",
+    ),
+    "writes elsewhere": (
+        body("open('/tmp/nothing-of-this-name', 'w')"),
+        8,
+        "may not write outside its folder",
+    ),
+    "fills the disk": (
+        body("with open('big', 'wb') as f:", "    f.truncate(2**40)"),
+        8,
+        "raised OSError",
+    ),
+    "prints a gigabyte": (
+        body("for _ in range(4): print('x' * 2**26)") + RIGHT,
+        9,
+        "passed",
+    ),
+    "asks for input": (body("return input()"), 8, "EOFError"),
+    "uses the network": (
+        body("import urllib.request", "urllib.request.urlopen('http://192.0.2.1')"),
+        8,
+        "may not use the network",
+    ),
+    "leaves threads": (
+        body(
+            "import threading, time",
+            "def wait(): time.sleep(10**6)",
+            "try: threading.Thread(target=wait).start()",
+            "except RuntimeError: pass  # the system allows none",
+        )
+        + RIGHT,
+        9,
+        "passed",
+    ),
+    "hides its bans": (body("return eval('3')"), 8, "calls eval"),
+    "hides a name": (
+        body("return getattr(torch, 'tr' + 'il')(torch.ones(L, S)).bool()"),
+        8,
+        "a name that is made while it runs",
+    ),
+    "ready made": (body("return masks.causal(L, S, offset=offset)"), 8, "uses masks"),
+    "ready made, renamed": (
+        "from attention_lib.masks import causal as ready\n"
+        + body("return ready(L, S, offset=offset)"),
+        8,
+        "uses attention_lib.masks.causal",
+    ),
+    "reads the caller": (
+        body("import sys", "return sys._getframe(1).f_locals['keep']"),
+        8,
+        "looks inside with f_locals",
+    ),
+    "a tensor that says yes": (
+        "class Yes(torch.Tensor):\n"
+        "    @classmethod\n"
+        "    def __torch_function__(cls, func, types, args=(), kwargs=None):\n"
+        "        return func is torch.equal or "
+        "super().__torch_function__(func, types, args, kwargs or {})\n"
+        + body("return torch.zeros(L, S).bool().as_subclass(Yes)"),
+        8,
+        "not yet|shape is right|failed",
+    ),
+    "an object that says yes": (
+        "class Yes:\n    def __eq__(self, other):\n        return True\n"
+        + body("return Yes()"),
+        8,
+        "object of its own class Yes",
+    ),
+    "knows the notebook's draws": (
+        body("return torch.tensor(int(torch.initial_seed()) == 0)"),
+        8,
+        "expected (4, 4)",
+    ),
+    "replaces torch.equal": (
+        body("torch.equal = lambda *a: True", "return torch.ones(L, S).bool()"),
+        0,
+        "changed torch.equal",
+    ),
+    "replaces a method": (
+        body("torch.Tensor.mean = lambda *a: 0") + RIGHT,
+        0,
+        "changed torch.Tensor.mean",
+    ),
+    "replaces isinstance": (
+        body("import os", "os.sys.modules['builtins'].isinstance = lambda *a: True"),
+        0,
+        "changed builtins.isinstance",
+    ),
+    "replaces the check": (
+        body("check.leaks = None") + RIGHT,
+        0,
+        "changed attention_lib.checks.chapter06.leaks",
+    ),
+    "replaces what checks share": (
+        body("check.NotYet.__init__ = None") + RIGHT,
+        0,
+        "changed attention_lib.checks._report.NotYet.__init__",
+    ),
+    "calls what checks share": (
+        body("import attention_lib.checks._report as report", "return report.same"),
+        8,
+        "looks into its own check",
+    ),
+    "hides a builtin from the check": (
+        body("check.isinstance = lambda *a: True") + RIGHT,
+        0,
+        "changed attention_lib.checks.chapter06.isinstance",
+    ),
+    "forges results": (
+        body(
+            "import os",
+            "for fd in range(3, 64):",
+            '    try: os.write(fd, b\'[2, "result", "6.1", "passed", ""]\\n\')',
+            "    except OSError: pass",
+        ),
+        0,
+        "wrote into the grader's channel",
+    ),
+    "closes the channel": (
+        body("import os", "os.closerange(0, 4096)") + RIGHT,
+        8,
+        "closed the grader's channel",
+    ),
+    "looks for the key": (
+        body("import os", "objects = os.sys.modules['gc'].get_objects()"),
+        8,
+        "may not look inside the grader",
+    ),
+    "defines check": (
+        "def check(*args): return True\ncheck.causal = check\n" + body("return 1"),
+        8,
+        "Return",
+    ),
+    "sets global switches": (
+        body("torch.set_grad_enabled(False); torch.set_default_dtype(torch.float64)")
+        + RIGHT,
+        9,
+        "passed",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
+    top = tmp_path_factory.mktemp("hostile")
+    folder = top / "in"
+    folder.mkdir()
+    for name, (source, *_) in IN_ONE_EXERCISE.items():
+        (folder / f"{name}.ipynb").write_text(text(handed_in(6, own={"6.1": source})))
+    limits = ["--seconds", "2", "--memory", "512", "--workers", "1"]
+    code, said, results = grade(folder, top / "out", "--chapter", "6", *limits)
+    assert code == 0, said
+    return results
+
+
+@pytest.mark.parametrize("name", IN_ONE_EXERCISE)
+def test_it_gets_its_word_and_the_other_exercises_count(graded, name):
+    _, points, words = IN_ONE_EXERCISE[name]
+    found = graded[name]
+    assert found["score"] == points, found
+    said = found["tests"][0]["output"] if points else found["output"]
+    assert any(word in said for word in words.split("|")), said
