@@ -4,13 +4,14 @@ PYTHON ?= python3
 PORT ?= 8000
 CHAPTER ?= 6
 NOTEBOOKS ?= book
+CHAPTERS ?= all
 ARGS ?=
 
 VENV = .venv
 BIN = $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check
 
-.PHONY: help book test lab class slides pdf notebooks serve test-portable benchmark benchmark-gpu mutation lint clean detection
+.PHONY: help book test lab class slides pdf notebooks assignments serve test-portable benchmark benchmark-gpu mutation lint clean detection
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -37,6 +38,9 @@ pdf: $(VENV)/class.stamp book ## print the whole book as one PDF, through Chromi
 
 notebooks: $(VENV)/book.stamp ## run the chapters and store their outputs (NOTEBOOKS=... for one)
 	$(BIN)/python tools/notebooks.py run $(NOTEBOOKS)
+
+assignments: $(VENV)/book.stamp ## zips for students, keys and graders (CHAPTERS="6 7" for some)
+	$(BIN)/python tools/make_class.py $(CHAPTERS) $(ARGS)
 
 detection: $(VENV)/test.stamp ## examine the planted faults again, for the page that lists them
 	$(BIN)/python tests/doctor/record_detection.py

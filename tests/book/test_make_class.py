@@ -215,6 +215,11 @@ def test_variants_of_another_chapter_or_of_several_are_refused(
     assert "exercises of chapters 2, 3, expected one" in capsys.readouterr().err
 
 
+def test_the_seed_of_the_chapters_is_refused(root, out, capsys):
+    assert run(root, out, "2", "--seed", "0") == 2
+    assert "--seed 0: expected 1 or more" in capsys.readouterr().err
+
+
 def test_an_output_folder_that_is_a_file_is_refused(root, out, capsys):
     out.write_text("mine")
     assert run(root, out, "2") == 2

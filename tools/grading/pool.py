@@ -235,12 +235,20 @@ def grade(
 ) -> Iterator[Graded]:
     """Grade notebooks and give each when it is done, in the order of finishing."""
     global BASE
+    waiting = list(reversed(list(paths)))
+    if not waiting:
+        return
     marker = Marker(rubric) if options.fork else None
     BASE = psutil.Process().memory_info().rss if marker else 0
-    waiting, running = list(reversed(list(paths))), list[Attempt]()
+    running = list[Attempt]()
     started: dict[Path, float] = {}
+    # Python drops an interrupt that arrives while it forks: note it, and stop after.
+    stop: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: stop.append(number))
     try:
         while waiting or running:
+            if stop:
+                raise KeyboardInterrupt
             while waiting and len(running) < options.workers:
                 path = waiting.pop()
                 started[path] = time.monotonic()
@@ -255,6 +263,7 @@ def grade(
                 yield graded
             time.sleep(TICK)
     finally:
+        signal.signal(signal.SIGINT, before)
         for attempt in running:
             attempt.close()
 

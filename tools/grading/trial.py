@@ -47,6 +47,7 @@ class Marker:
     def __init__(self, rubric: Rubric) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         import torch
+        import torch._dynamo  # optimizers load it late, and it rewraps parts of torch
 
         from attention_lib.checks import Result
         from attention_lib.checks._report import seeded
