@@ -53,8 +53,9 @@ def cut(page: str) -> list[Slide]:
         link.decompose()
     for link in article.select("a.internal, a[href^='#']"):
         link.unwrap()  # the pages that it leads to are not here
-    for inner in article.select("div section"):
-        inner.name = "div"  # a section is a slide
+    for inner in article.find_all("section"):
+        if inner.parent.name == "div":
+            inner.name = "div"  # a section is a slide
     for image in article.find_all("img"):
         image.attrs.pop("loading", None)  # all are needed, to see what fits
     slides = []

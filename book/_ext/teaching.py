@@ -124,8 +124,8 @@ def table(head: str, rows: list[tuple]) -> str:
 def chapters_table(chapters: list[Chapter]) -> str:
     """What each chapter teaches and needs, and how long it takes."""
     return table(
-        "Chapter | Students learn to | They need | Reading, min | Exercises, min",
-        [(c.link, c.goal, c.needs, c.reading, c.working) for c in chapters],
+        "Chapter, and what students learn | They need | Reading, min | Exercises, min",
+        [(f"{c.link}<br>To {c.goal}", c.needs, c.reading, c.working) for c in chapters],
     )
 
 

@@ -33,7 +33,7 @@ def plans() -> list[list[list[int]]]:
 def test_plans_are_for_12_8_and_4_weeks_and_leave_no_chapter_out():
     assert [len(plan) for plan in plans()] == [12, 8, 4]
     for plan in plans():
-        assert sum(plan, []) == list(range(1, 15))
+        assert [n for week in plan for n in week] == list(range(1, 15))
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
@@ -79,7 +79,7 @@ def rows(page, number):
 
 def test_chapters_table(page):
     assert rows(page, 0) == [
-        ["3. Scaling", "divide.", "Chapter 2 , and | bars.", "20", "15"]
+        ["3. Scaling To divide.", "Chapter 2 , and | bars.", "20", "15"]
     ]
     assert page.select_one("table a")["href"] == "03-scaling.html"
 
