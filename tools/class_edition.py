@@ -54,7 +54,7 @@ def build(root: Path, target: Path) -> int:
     if origin:
         where["ATTENTION_BRANCH"] = origin.branch
     program = Path(sys.executable).with_name("jupyter-book")
-    command = [program, "build", target, "-W", "-n", "--keep-going"]
+    command = [str(program), "build", str(target), "-W", "-n", "--keep-going"]
     return subprocess.run(command, check=False, env=os.environ | where).returncode
 
 

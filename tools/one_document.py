@@ -34,8 +34,9 @@ class Page:
     @property
     def title(self) -> str:
         """The heading of the page."""
-        heading = self.soup.find("article").h1
-        return " ".join(heading.find(string=True).split())
+        words = self.soup.find("article").h1.find_all(string=True)
+        text = "".join(word for word in words if word.parent.name != "a")
+        return " ".join(text.split())
 
 
 def read_pages(toc: Path, site: Path) -> list[Page]:

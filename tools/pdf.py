@@ -23,12 +23,13 @@ from tqdm import tqdm
 
 if TYPE_CHECKING:  # needed to print, not to say what is missing
     from pikepdf import Pdf
+    from playwright.sync_api import Browser, Playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PATIENCE = 300_000  # milliseconds, for equations of the whole book
 
 
-def launch(playwright):
+def launch(playwright: Playwright) -> Browser:
     """Start Chromium, from the machine or from Playwright."""
     from playwright.sync_api import Error
 
@@ -43,7 +44,7 @@ def launch(playwright):
         ) from None
 
 
-def print_document(browser, document: Path, target: Path) -> None:
+def print_document(browser: Browser, document: Path, target: Path) -> None:
     """Print a file when its pictures and equations are there."""
     page = browser.new_page()
     page.goto(document.as_uri(), wait_until="load", timeout=PATIENCE)
@@ -59,10 +60,10 @@ def first_pages(document: Pdf, pages: list[Page]) -> dict[str, int]:
             item.title: document.pages.index(item.destination[0]) + 1
             for item in outline.root
         }
-    return {page.name: starts[page.title] for page in pages}
+    return {p.name: starts[p.title] for p in pages if p.title in starts}
 
 
-def make(browser, site: Path, toc: Path, title: str, target: Path) -> None:
+def make(browser: Browser, site: Path, toc: Path, title: str, target: Path) -> None:
     """Print the book twice: its contents name the pages that the first print shows."""
     from pikepdf import ObjectStreamMode, Pdf
 

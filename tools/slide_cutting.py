@@ -20,6 +20,7 @@ LINE = 24  # of code
 CODE_LINES = 22  # on one slide
 RESULT = 240  # what a cell prints may take, and still stay with its code
 LONG = 30  # words: a longer paragraph is for the notes
+ANSWER = '<div class="answer fragment">'
 SKIPPED = {"tag_install", "tag_solution", "tag_check"}
 FOLDED = {"tag_hide-input", "tag_hide-cell"}
 
@@ -89,10 +90,15 @@ def _place(slides: list[Slide], part: Part, fresh: bool) -> None:
     """Put a part on the last slide, or on a new one where it does not fit."""
     last = slides[-1]
     full = last.height + part.height > ROOM and not part.stays
-    if last.parts and (fresh or full or "chapter-head" in last.parts[0]):
+    if last.parts and (fresh or full or _is_complete(last)):
         slides.append(Slide(last.title))
     slides[-1].parts.append(part.html)
     slides[-1].height += part.height
+
+
+def _is_complete(slide: Slide) -> bool:
+    """A chapter's first slide, or an answer: what comes next would give it away."""
+    return "chapter-head" in slide.parts[0] or slide.parts[-1].startswith(ANSWER)
 
 
 def _starts_slide(child: Tag) -> bool:
@@ -106,7 +112,7 @@ def _parts(child: Tag) -> Iterator[Part]:
         yield from _cell(child, classes)
     elif child.name == "details":
         child.summary.decompose()
-        html = f'<div class="answer fragment">{child.decode_contents()}</div>'
+        html = f"{ANSWER}{child.decode_contents()}</div>"
         yield Part(html, _text_height(child))
     elif child.name not in ("span", "script", "style"):  # a target, or nothing in view
         yield Part(str(child), _text_height(child))
@@ -123,7 +129,7 @@ def _cell(cell: Tag, classes: set[str]) -> Iterator[Part]:
         if output.find("img"):
             height = 500.0
         elif output.find("table"):
-            height = 30.0 * len(output.find_all("tr"))
+            height = 36.0 * len(output.find_all(["tr", "br"]))
         else:
             height = 22.0 * len(output.get_text().strip().splitlines()) + 20
         html = f'<div class="output">{output}</div>'
