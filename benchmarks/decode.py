@@ -1,4 +1,4 @@
-"""One token at a time: KeyValueCache beside other ways to keep what was computed.
+"""One token at a time: the caches beside other ways to keep what was computed.
 
 Each way first has to give the outputs of one causal pass. Then they take turns: from the
 same context each decodes the same tokens.
@@ -15,10 +15,12 @@ from timing import Result, compare, take_turns
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from attention_lib import KeyValueCache, MultiHeadAttention
+from attention_lib import KeyValueCache, MultiHeadAttention, RollingCache, masks
 
 OURS, BY_HAND = "KeyValueCache", "slice by hand"
+ROLLING, MASKED = "RollingCache", "KeyValueCache and mask"
 CONTEXTS = (1024, 4096)
+WINDOW = 256
 TOKENS = 32
 BAR = 1.1
 E, H = 512, 8
@@ -107,6 +109,28 @@ class Recomputed:
         return self.layer(self.tokens, is_causal=True)[:, -x.shape[1] :]
 
 
+class Masked(Ours):
+    """A cache of all tokens, and the mask of the window."""
+
+    def __init__(self, layer: MultiHeadAttention, room: int, window: int) -> None:
+        super().__init__(layer, room)
+        self.window = window
+
+    def step(self, x: Tensor) -> Tensor:
+        L, offset = x.shape[1], self.cache.offset
+        keep = masks.sliding_window(L, window=self.window, offset=offset)
+        return self.layer(x, attn_mask=keep, cache=self.cache)
+
+
+class Rolling(Ours):
+    """A cache of the window's tokens."""
+
+    def __init__(self, layer: MultiHeadAttention, room: int, window: int) -> None:
+        self.layer = layer
+        self.cache = RollingCache.for_layer(layer, batch_size=1, window=window)
+
+
+WITHIN = {ROLLING: Rolling, MASKED: Masked}
 WAYS = {
     OURS: Ours,
     BY_HAND: ByHand,
@@ -123,7 +147,12 @@ def run(way: Ours | ByHand | Recomputed, tokens: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def measure(
-    context: int, tokens: int, rounds: int, embed_dim: int = E, num_heads: int = H
+    context: int,
+    tokens: int,
+    rounds: int,
+    embed_dim: int = E,
+    num_heads: int = H,
+    window: int | None = None,
 ) -> dict[str, Result]:
     """Time for one token of each way, after the ways have agreed."""
     torch.manual_seed(0)
@@ -131,15 +160,20 @@ def measure(
     before, new = torch.randn(1, context + tokens, embed_dim).split(
         (context, tokens), 1
     )
-    want = layer(torch.cat((before, new), dim=1), is_causal=True)[:, context:]
-    ways = {name: make(layer, context + tokens) for name, make in WAYS.items()}
+    room, keep = context + tokens, None
+    ways = {name: make(layer, room) for name, make in WAYS.items()}
+    if window is not None:
+        keep = masks.sliding_window(room, window=window)
+        ways = {name: make(layer, room, window) for name, make in WITHIN.items()}
+    whole = torch.cat((before, new), dim=1)
+    want = layer(whole, attn_mask=keep, is_causal=True)[:, context:]
 
     def start(name: str) -> None:
         ways[name].start()
         ways[name].step(before)
 
     # Recomputation takes as long for one token as the others for hundreds.
-    counts = dict.fromkeys(ways, tokens) | {"recomputation": 1}
+    counts = {name: 1 if name == "recomputation" else tokens for name in ways}
     for name, way in ways.items():
         start(name)
         torch.testing.assert_close(
@@ -156,7 +190,7 @@ def measure(
     calls = {name: decode(name) for name in ways}
     times = take_turns(calls, rounds, least=0, before=start)
     per_token = {name: [t / counts[name] for t in times[name]] for name in ways}
-    return compare(per_token, to=BY_HAND)
+    return compare(per_token, to=BY_HAND if window is None else MASKED)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -165,18 +199,14 @@ def main(arguments: list[str] | None = None) -> None:
     rounds = given.rounds or (2 if given.quick else 15)
     contexts, tokens = ((16, 64), 4) if given.quick else (CONTEXTS, TOKENS)
 
-    results = {
-        context: measure(context, tokens, rounds)
-        for context in tqdm(contexts, unit="context")
-    }
-    columns = ["context", f"ms {OURS}", *WAYS]
-    rows = [
-        [str(context), f"{1e3 * named[OURS].seconds:.3f}"]
-        + [f"{named[way].ratio:.2f}" for way in WAYS]
-        for context, named in results.items()
-    ]
-    print("\n" + report.table(columns, rows))
+    window = contexts[0] // 4 if given.quick else WINDOW
+    results, within = {}, {}
+    for context in tqdm(contexts, unit="context"):
+        results[context] = measure(context, tokens, rounds)
+        within[context] = measure(context, tokens, rounds, window=window)
+    show("context", OURS, WAYS, results)
     print(f"The bar: {OURS} at most {BAR} times {BY_HAND}.")
+    show(f"context, window {window}", ROLLING, WITHIN, within)
     report.write(
         given.json,
         "decode",
@@ -184,11 +214,29 @@ def main(arguments: list[str] | None = None) -> None:
         cases=[
             {
                 "context": context,
+                "window": width,
                 "ways": {name: result._asdict() for name, result in named.items()},
             }
-            for context, named in results.items()
+            for width, measured in ((None, results), (window, within))
+            for context, named in measured.items()
         ],
     )
+
+
+def show(
+    first: str,
+    ours: str,
+    ways: dict[str, type],
+    results: dict[int, dict[str, Result]],
+) -> None:
+    """One table: milliseconds of ours, then every ratio."""
+    columns = [first, f"ms {ours}", *ways]
+    rows = [
+        [str(context), f"{1e3 * named[ours].seconds:.3f}"]
+        + [f"{named[way].ratio:.2f}" for way in ways]
+        for context, named in results.items()
+    ]
+    print("\n" + report.table(columns, rows))
 
 
 if __name__ == "__main__":

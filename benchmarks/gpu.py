@@ -85,12 +85,11 @@ def measure_all(
     done = []
     for case in tqdm(budget.spend(cases), total=len(cases), unit="case"):
         try:
+            torch.cuda.empty_cache()  # nothing without a GPU
             times, refused = kernel_times.measure(case, rounds, least, device)
         except Exception as error:  # noqa: BLE001 - out of memory between the rounds, say
             times, refused = {}, {"all": first_line(error)}
         done.append({"case": case, "times": times, "refused": refused})
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
     return done
 
 
@@ -204,7 +203,8 @@ def main(arguments: list[str] | None = None) -> None:
     rounds = given.rounds or (2 if tiny else 9)
     budget = Budget(given.budget)
 
-    print(f"On {_name(device)}, for {given.budget:.0f} seconds at most.")
+    name = _name(device)
+    print(f"On {name}, for {given.budget:.0f} seconds at most.")
     checks, cases = kernel_checks.checks(tiny), kernel_times.cases(tiny)
     checked = check_all(checks, budget, device)
     show_checks(checked)
@@ -228,7 +228,7 @@ def main(arguments: list[str] | None = None) -> None:
     report.write(
         given.json,
         "gpu",
-        device=_name(device),
+        device=name,
         cuda=torch.version.cuda,
         cudnn=torch.backends.cudnn.version(),
         checks=checked,
@@ -238,10 +238,10 @@ def main(arguments: list[str] | None = None) -> None:
     )
     wrong = [entry["check"] for entry in checked if not entry["right"]]
     wrong += [
-        f"{entry['case']}, {name}"
+        f"{entry['case']}, {way}"
         for entry in measured
-        for name, reason in entry["refused"].items()
-        if name in (OURS, "all") or DIFFERS in reason
+        for way, reason in entry["refused"].items()
+        if way in (OURS, "all") or DIFFERS in reason
     ]
     if wrong:
         sys.exit(f"\nNot right: {'; '.join(wrong)}")

@@ -181,6 +181,23 @@ def test_every_way_to_decode_is_measured():
     assert all(len(result.rounds) == 2 for result in results.values())
 
 
+def test_within_a_window_both_caches_are_measured():
+    sizes = {"embed_dim": 24, "num_heads": 4, "window": 3}
+    results = decode.measure(context=7, tokens=5, rounds=2, **sizes)
+    assert list(results) == [decode.ROLLING, decode.MASKED]
+    assert results[decode.MASKED].ratio == 1
+
+
+def test_a_window_of_another_width_is_not_timed(monkeypatch):
+    class Short(decode.Rolling):
+        def __init__(self, layer, room, window):
+            super().__init__(layer, room, window - 1)
+
+    monkeypatch.setitem(decode.WITHIN, decode.ROLLING, Short)
+    with pytest.raises(AssertionError, match="RollingCache differs from one pass"):
+        decode.measure(5, 3, 1, embed_dim=24, num_heads=4, window=3)
+
+
 @pytest.mark.parametrize("name", [decode.OURS, decode.BY_HAND, "torch.cat"])
 def test_a_way_that_forgets_is_not_timed(monkeypatch, name):
     class Forgets(decode.WAYS[name]):

@@ -78,7 +78,7 @@ class Launch:
         length, heads = self.work[axis]
         arguments = (*self.tensors, self.mask, *others, *self.numbers)
         for tile in self.tiles:
-            grid = (-(-length // tile[axis]), heads)
+            grid = (-(-length // tile[axis]) * heads,)
             try:
                 with torch.cuda.device_of(self.tensors[0]):
                     kernel[grid](*arguments, **self.options, **tile)

@@ -53,6 +53,14 @@ def visible(
 
 
 @triton.jit
+def place(blocks):
+    """The block and the head of this program: one axis takes any number of both."""
+    program = tl.program_id(0)
+    head = (program // blocks).to(tl.int64)  # over batch and heads; offsets get large
+    return program % blocks, head
+
+
+@triton.jit
 def forward(
     query, key, value, mask, output, log_sum,
     query_head, query_row, key_head, key_row, value_head, value_row,
@@ -64,8 +72,8 @@ def forward(
     causal: tl.constexpr, masked: tl.constexpr, upcast: tl.constexpr,
 ):  # fmt: skip
     """The output and the log-sum-exp of one block of queries."""
-    first = tl.program_id(0) * BLOCK_L
-    head = tl.program_id(1).to(tl.int64)  # over batch and heads; offsets get large
+    block, head = place(tl.cdiv(L, BLOCK_L))
+    first = block * BLOCK_L
     key += (head // GROUP) * key_head
     value += (head // GROUP) * value_head
     mask += (head // H) * mask_batch + (head % H) * mask_head
@@ -127,8 +135,8 @@ def backward_query(
     causal: tl.constexpr, masked: tl.constexpr, upcast: tl.constexpr,
 ):  # fmt: skip
     """The gradient of one block of queries: it walks along the keys."""
-    first = tl.program_id(0) * BLOCK_L
-    head = tl.program_id(1).to(tl.int64)
+    block, head = place(tl.cdiv(L, BLOCK_L))
+    first = block * BLOCK_L
     key += (head // GROUP) * key_head
     value += (head // GROUP) * value_head
     mask += (head // H) * mask_batch + (head % H) * mask_head
@@ -175,8 +183,8 @@ def backward_key_value(
     It does so for each query head that shares them, so that no two programs add to the
     same place and the result is the same every time.
     """
-    start = tl.program_id(0) * BLOCK_S
-    key_value_head = tl.program_id(1).to(tl.int64)
+    block, key_value_head = place(tl.cdiv(S, BLOCK_S))
+    start = block * BLOCK_S
     columns = start + tl.arange(0, BLOCK_S)
     d, dv = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_DV)
     k = load(key + key_value_head * key_head, columns, d, key_row, S, D, upcast)
