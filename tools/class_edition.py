@@ -80,6 +80,9 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     except Refusal as refusal:
         print(refusal, file=sys.stderr)
         return 1
+    except OSError as error:
+        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
     if code := build(root, target):
         return code
     print("\nThe class edition:", (target / PAGES / "index.html").resolve().as_uri())

@@ -102,6 +102,7 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     try:
         if not (site / "index.html").is_file():
             raise Refusal(f"{site}: no built pages there; run `make book` first")
+        given.to.parent.mkdir(parents=True, exist_ok=True)
         from playwright.sync_api import sync_playwright
 
         with sync_playwright() as playwright:
@@ -116,6 +117,9 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
         return 1
     except Refusal as refusal:
         print(refusal, file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
         return 1
     size = given.to.stat().st_size / 1e6
     print(f"{given.to}: {size:.1f} MB")

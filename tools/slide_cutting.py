@@ -127,7 +127,7 @@ def _cell(cell: Tag, classes: set[str]) -> Iterator[Part]:
         yield from _code(code)
     for output in cell.select(".cell_output > *"):
         if output.find("img"):
-            height = 500.0
+            height = 450.0
         elif output.find("table"):
             height = 36.0 * len(output.find_all(["tr", "br"]))
         else:

@@ -125,6 +125,9 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     except Refusal as refusal:
         print(refusal, file=sys.stderr)
         return 1
+    except OSError as error:
+        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
     return 0
 
 

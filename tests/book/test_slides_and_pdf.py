@@ -250,3 +250,11 @@ def test_pdf_has_an_outline_and_right_page_numbers(book, site, tmp_path, chromiu
 def test_what_is_missing_is_said(tmp_path, capsys) -> None:
     assert pdf.main(["--site", str(tmp_path)]) == 1
     assert "no built pages there; run `make book` first" in capsys.readouterr().err
+
+
+def test_a_place_that_cannot_be_written_is_named(site: Path, tmp_path, capsys) -> None:
+    (tmp_path / "file").write_text("")
+    for command, name in [(slides.main, "file/slides"), (pdf.main, "file/x/book.pdf")]:
+        given = ["--site", str(site), "--to", str(tmp_path / name)]
+        assert command(["6", *given] if command is slides.main else given) == 1
+        assert f"{tmp_path / 'file'}" in capsys.readouterr().err
