@@ -1,6 +1,7 @@
 """Attention, measured: explicit and fast implementations of one idea that agree."""
 
 from attention_lib import (
+    configuration,
     diagnostics,
     efficient,
     interop,
@@ -8,6 +9,8 @@ from attention_lib import (
     memory,
     plotting,
     quantization,
+    run_log,
+    run_record,
     tasks,
     text,
     training,
@@ -55,6 +58,7 @@ __all__ = [
     "alibi_slopes",
     "apply_rotary",
     "attention_steps",
+    "configuration",
     "diagnostics",
     "efficient",
     "interop",
@@ -62,6 +66,8 @@ __all__ = [
     "memory",
     "plotting",
     "quantization",
+    "run_log",
+    "run_record",
     "scaled_dot_product_attention",
     "setup",
     "tasks",

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from attention_lib import MultiHeadAttention
-from attention_lib.checks import chapter03, chapter09
+from attention_lib.checks import chapter03, chapter09, chapter14
 from attention_lib.checks._bfloat16 import BFloat16, exact
 
 ANSWERS = [
@@ -85,6 +85,35 @@ def test_rescue_reports_the_share_and_passes_what_learns():
     assert "answers 40%" in chapter03.rescue(lambda model: None, train).message
     assert chapter03.rescue(lambda m: setattr(m, "cured", True), train).passed
     assert len(seen) == 2
+
+
+def test_rescue_of_a_run_counts_the_steps_and_wants_a_change():
+    def relearn(rescue):
+        model = rescue(nn.Linear(2, 2))
+        return 60 if float(model.bias.detach().abs().sum()) == 0 else 90
+
+    def said(answer):
+        return chapter14.rescue(answer, relearn)
+
+    def zero(model):
+        nn.init.zeros_(model.bias)
+        return model
+
+    def ruin(model):
+        nn.init.constant_(model.bias, math.nan)
+        return model
+
+    def double(model):
+        with torch.no_grad():
+            model.bias.mul_(2)
+        return model
+
+    assert said(zero).passed
+    assert "returns nothing yet" in said(stub).message
+    assert "takes 90 steps; at most 75" in said(double).message
+    assert "No parameter has changed" in said(lambda model: model).message
+    assert "in place" in said(lambda model: nn.Linear(2, 2)).message
+    assert "NaN or infinite" in said(ruin).message
 
 
 def test_planted_runs_the_checks_and_then_the_doctor():
