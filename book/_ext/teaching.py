@@ -160,7 +160,7 @@ def plan(chapters: list[Chapter], weeks: list[str]) -> str:
         numbers = [int(number) for number in line.split()]
         there = [known[number] for number in numbers if number in known]
         names = [
-            known[n].link if n in known else f"{n} (not written yet)" for n in numbers
+            known[n].link if n in known else f"{n} (not in this book)" for n in numbers
         ]
         reading = sum(chapter.reading for chapter in there)
         working = sum(chapter.working for chapter in there)

@@ -92,7 +92,7 @@ def test_exercises_table(page):
 
 
 def test_plan_adds_up_and_says_what_is_not_there(page):
-    assert rows(page, 2) == [["1", "3. Scaling 13 (not written yet)", "20", "15"]]
+    assert rows(page, 2) == [["1", "3. Scaling 13 (not in this book)", "20", "15"]]
 
 
 @pytest.mark.parametrize(
