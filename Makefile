@@ -11,7 +11,8 @@ VENV = .venv
 BIN = $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check
 
-.PHONY: help book test lab notebooks assignments serve test-portable benchmark benchmark-gpu mutation lint clean detection class slides pdf
+.PHONY: help book test lab class slides pdf notebooks assignments detection serve test-portable \
+	benchmark benchmark-gpu mutation lint clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
