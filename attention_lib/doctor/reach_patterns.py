@@ -39,6 +39,8 @@ def explained_leak(
     elif full and "mask" in how and "with causal=True" in clean:
         key, sure = "causal lost", "shown"
         how_known = "without a mask the causal rule holds, with one it does not"
+    elif full and not may.all() and _masked_in_part(bench, size, may, how):
+        key = "outside"
     elif full:
         key = "no causal"
     elif future.any() and torch.equal(seen, may | ((j > i) & (j - i <= ahead.max()))):
@@ -99,7 +101,23 @@ def explained_gap(
         *("AT102", "", "consistent", "", "mask value", "", ""),
     )
     back = (i - j)[seen]
-    if torch.equal(seen, torch.eye(L, dtype=torch.bool)):
+    own = torch.eye(L, dtype=torch.bool)
+    cut = int(missing.any(0).nonzero()[0])
+    if torch.equal(seen, own) and _linear(bench, how):
+        why, kind, sure = (
+            "a token gets its own value alone: values are indexed by the query",
+            "value axis",
+            "shown",
+        )
+        told = "outputs are linear in the tokens, so no weights act"
+    elif 0 < cut and torch.equal(seen, may & ((j < cut) | own)):
+        why, kind, sure = (
+            f"the last {L - cut} of {L} tokens are left out: an incomplete last block",
+            "pieces",
+            "shown",
+        )
+        told = "all queries miss the same tokens at the end"
+    elif torch.equal(seen, own):
         code, key, told = "AT311", "heads as tokens", "no token sees any other"
         sure = "shown" if bench.H > 1 else "consistent"
     elif torch.equal(seen, may & (j < i)):
@@ -157,6 +175,31 @@ def explained_gap(
         forbidden=forbidden,
         smallest=f"length {L}, batch 1 (any seed)",
     )
+
+
+def _linear(bench: Bench, how: dict[str, Any]) -> bool:
+    """Whether outputs add up as tokens do, up to a constant."""
+    a, b = bench.tokens(), bench.tokens(4)
+    parts = bench.out(a, **how) + bench.out(b, **how)
+    both = bench.out(a + b, **how) + bench.out(torch.zeros_like(a), **how)
+    return bench.close(both, parts) <= bench.noise
+
+
+def _masked_in_part(
+    bench: Bench, size: Tensor, may: Tensor, how: dict[str, Any]
+) -> bool:
+    """Whether a rule still acts: order matters, and what is hidden counts for little.
+
+    Without any rule, attention that knows no positions does not mind the order.
+    """
+    if bench.facts.positions is not None or how.get("mask") is not None:
+        return False
+    strength = size.mean(0)
+    if strength[~may].mean() > strength[may].mean() / 4:
+        return False
+    x = bench.tokens()
+    turned = bench.out(x.flip(1), **how).flip(1)
+    return bench.close(turned, bench.out(x, **how)) > bench.noise
 
 
 def first_of(where: Tensor) -> tuple[int, int]:
