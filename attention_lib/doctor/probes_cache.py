@@ -220,17 +220,18 @@ def _later(
             "the same token gives the same output in every step, in the full pass not",
         )
     # Do steps see the right tokens? Then what is wrong is where they stand.
-    three = x[:, :3]
     singly = name == "token by token"
-    sizes = (1, 1, 1) if singly else (2, 1)
-    before = torch.cat(steps_of(bench, three, sizes)[0], 1)
+    sizes = (1, 1, 1) if singly else (2, 2)
+    n = sum(sizes)
+    few, three = x[:, :n], x[:, :3]
+    before = torch.cat(steps_of(bench, few, sizes)[0], 1)
     columns = []
-    for j in range(3):
-        changed = bench.replaced(three, torch.arange(3) == j)
+    for j in range(n):
+        changed = bench.replaced(few, torch.arange(n) == j)
         after = torch.cat(steps_of(bench, changed, sizes)[0], 1)
         columns.append((moved(before, after) > 0).any(0))
     right = torch.equal(
-        torch.stack(columns, -1), torch.ones(3, 3, dtype=torch.bool).tril()
+        torch.stack(columns, -1), torch.ones(n, n, dtype=torch.bool).tril()
     )
     turned = three[:, [1, 0, 2]]
     ordered = bench.close(full_of(bench, turned)[:, 2], want[:, 2]) > bench.noise
@@ -247,7 +248,7 @@ def _later(
 
 def _long(bench: Bench) -> Iterator[Finding]:
     """Many steps: nothing may be forgotten unless a window is declared."""
-    if bench.facts.pattern:
+    if bench.facts.pattern not in (None, "causal"):
         return
     n = 40
     x = bench.tokens(5, L=n)

@@ -141,6 +141,13 @@ def explained_gap(
             "shown",
         )
         intended = 'causal="always"'
+    elif bench.facts.pattern and _by_distance(missing, may, i - j):
+        hidden = sorted(set((i - j)[missing].tolist()))
+        why, kind, sure = (
+            f"the pattern hides distance {hidden[0]}, which it must show",
+            "window",
+            "shown",
+        )
     elif _blocks(seen):
         code, why, kind = (
             "AT311" if bench.H > 1 else "AT120",
@@ -188,14 +195,16 @@ def _linear(bench: Bench, how: dict[str, Any]) -> bool:
 def _masked_in_part(
     bench: Bench, size: Tensor, may: Tensor, how: dict[str, Any]
 ) -> bool:
-    """Whether a rule still acts: order matters, and what is hidden counts for little.
+    """Whether a rule still acts: order matters, and positions are no reason for that.
 
-    Without any rule, attention that knows no positions does not mind the order.
+    Without any rule, attention that knows no positions does not mind the order. Where
+    it cannot be asked without a rule, what is hidden must at least count for little.
     """
     if bench.facts.positions is not None or how.get("mask") is not None:
         return False
+    unordered = bench.has_flag and not bench.notes.get("ordered")  # seen without a rule
     strength = size.mean(0)
-    if strength[~may].mean() > strength[may].mean() / 4:
+    if not unordered and strength[~may].mean() > strength[may].mean() / 4:
         return False
     x = bench.tokens()
     turned = bench.out(x.flip(1), **how).flip(1)
@@ -206,6 +215,11 @@ def first_of(where: Tensor) -> tuple[int, int]:
     """Row and column of the first entry that is true."""
     a, b = where.nonzero()[0].tolist()
     return int(a), int(b)
+
+
+def _by_distance(missing: Tensor, may: Tensor, distance: Tensor) -> bool:
+    """Whether exactly what stands at certain distances is missing."""
+    return torch.equal(missing, may & torch.isin(distance, distance[missing]))
 
 
 def _blocks(seen: Tensor) -> bool:

@@ -127,7 +127,7 @@ class Linear(nn.Module):
 
     def forward(self, x):
         q, k, v = self.qkv(x).unflatten(-1, (3, H, D)).unbind(2)
-        q, k = F.elu(q) + 1, F.elu(k) + 1
+        q, k = (F.elu(t) + 1 + 1e-6 for t in (q, k))
         sums = torch.einsum("blhd,blhe->blhde", k, v).cumsum(1)
         out = torch.einsum("blhd,blhde->blhe", q, sums)
         return self.o((out / self.divisor(q, k)[..., None]).flatten(2))
