@@ -217,6 +217,14 @@ def registered(bench: Bench) -> Iterator[Finding]:
             remedy=("- self.heads = [...]", "+ self.heads = nn.ModuleList([...])"),
             effect="they never train, are not saved and stay on the CPU",
         )
+        return
+    several = list(thing.named_parameters(remove_duplicate=False))
+    if len(several) > len(known):
+        raise Skip(
+            f"all are registered, {len(several) - len(known)} under a second name: "
+            "whether layers are meant to share them does not show",
+            cannot_be_told=True,
+        )
 
 
 def _twin(thing: nn.Module, seed: int) -> nn.Module | None:
