@@ -2,14 +2,17 @@
 
 PYTHON ?= python3
 PORT ?= 8000
+CHAPTER ?= 6
 NOTEBOOKS ?= book
+CHAPTERS ?= all
 ARGS ?=
 
 VENV = .venv
 BIN = $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check
 
-.PHONY: help book test lab notebooks serve test-portable benchmark benchmark-gpu mutation lint clean detection
+.PHONY: help book test lab class slides pdf notebooks assignments detection serve test-portable \
+	benchmark benchmark-gpu mutation lint clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -25,8 +28,20 @@ test: $(VENV)/test.stamp ## run every test, notebooks included (ARGS="-k masks" 
 lab: $(VENV)/lab.stamp ## open the chapters in JupyterLab
 	$(BIN)/jupyter lab book
 
+class: $(VENV)/book.stamp ## build the book without the solutions of its exercises
+	$(BIN)/python tools/class_edition.py
+
+slides: $(VENV)/class.stamp class ## make slides of a chapter (CHAPTER=6, or "6 7")
+	$(BIN)/python tools/slides.py $(CHAPTER)
+
+pdf: $(VENV)/class.stamp book ## print the whole book as one PDF, through Chromium
+	$(BIN)/python tools/pdf.py
+
 notebooks: $(VENV)/book.stamp ## run the chapters and store their outputs (NOTEBOOKS=... for one)
 	$(BIN)/python tools/notebooks.py run $(NOTEBOOKS)
+
+assignments: $(VENV)/book.stamp ## zips for students, keys and graders (CHAPTERS="6 7" for some)
+	$(BIN)/python tools/make_class.py $(CHAPTERS) $(ARGS)
 
 detection: $(VENV)/test.stamp ## examine the planted faults again, for the page that lists them
 	$(BIN)/python tests/doctor/record_detection.py
@@ -69,7 +84,11 @@ $(VENV)/book.stamp: requirements.txt pyproject.toml
 	$(INSTALL) -r requirements.txt
 	@touch $@
 
-$(VENV)/test.stamp: requirements-test.txt $(VENV)/book.stamp
+$(VENV)/class.stamp: requirements-class.txt $(VENV)/book.stamp
+	$(INSTALL) -r requirements-class.txt
+	@touch $@
+
+$(VENV)/test.stamp: requirements-test.txt $(VENV)/class.stamp
 	$(INSTALL) -r requirements-test.txt
 	@touch $@
 

@@ -85,6 +85,8 @@ def _in_stub(one: Exercise) -> tuple[str, str] | None:
         return None
     if answer.decorator_list or ast.dump(stub[0].args) != ast.dump(answer.args):
         return None
+    if ast.unparse(stub[0].body[-1]) != "...":
+        return None
     lines = whole.splitlines()
     first = answer.body[0]
     documented = ast.get_docstring(answer) is not None

@@ -18,6 +18,7 @@ import csv
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,6 @@ from tqdm import tqdm
 
 HERE = Path(__file__).resolve().parent
 SKIPPED = (".ipynb_checkpoints", "__MACOSX")
-QUICK = 10  # fewer submissions than this are graded without a word about the time
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add(
         "--seed",
-        type=int,
+        type=_at_least(0),
         default=1,
         metavar="N",
         help="of the draws that the checks use; in a notebook it is 0. Choose your own "
@@ -236,21 +236,21 @@ def parser() -> argparse.ArgumentParser:
     )
     add(
         "--workers",
-        type=_at_least_one,
+        type=_at_least(1),
         default=os.cpu_count() or 1,
         metavar="N",
         help="notebooks at a time; default: one a core",
     )
     add(
         "--seconds",
-        type=_at_least_one,
+        type=_at_least(1),
         default=20,
         metavar="N",
         help="limit on one exercise of one student; default: 20",
     )
     add(
         "--memory",
-        type=_at_least_one,
+        type=_at_least(1),
         default=2048,
         metavar="MB",
         help="limit on what a submission takes beyond PyTorch; default: 2048",
@@ -277,11 +277,15 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _at_least_one(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} must be at least 1")
-    return number
+def _at_least(least: int) -> Callable[[str], int]:
+    def whole(text: str) -> int:
+        if not text.strip().lstrip("-").isdigit() or int(text) < least:
+            raise argparse.ArgumentTypeError(
+                f"{text} must be a whole number, and must be at least {least}"
+            )
+        return int(text)
+
+    return whole
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -197,7 +197,7 @@ def main(arguments: list[str] | None = None) -> int:
             with zipfile.ZipFile(path) as archive:
                 names = {Path(name).name for name in archive.namelist()}
                 shown = [nb for name, nb in book.items() if name in names]
-                for leak in leaks(archive, lines, shown):
+                for leak in leaks(archive, lines, shown or list(book.values())):
                     number += 1
                     print(f"{path}: {leak}")
     except (OSError, zipfile.BadZipFile) as error:

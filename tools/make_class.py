@@ -30,6 +30,7 @@ from rubric import write_kit
 from tqdm import tqdm
 
 OUTPUT = ROOT / "_build" / "class"
+LOSES = "\n`make clean` empties _build: do not keep submissions or grades there."
 CONFIG = Path("nbgrader", "nbgrader_config.py")
 
 
@@ -121,6 +122,7 @@ def summary(assigned: list[Chapter], output: Path) -> str:
             f"  python {grader}/grade_all.py SUBMISSIONS --chapter {number}",
             f"  cd {nbgrader} && nbgrader generate_assignment --create {slug}",
             f"  cd {otter} && otter assign {slug}.ipynb dist",
+            *([LOSES] if output.resolve().is_relative_to(ROOT / "_build") else []),
         ]
     )
 
@@ -168,6 +170,10 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     given = parser().parse_args(arguments)
     try:
+        if given.seed < 1:
+            raise Refusal(
+                f"--seed {given.seed}: expected 1 or more, 0 is the chapters'"
+            )
         address = repository(root)
         assigned = chapters(given.chapters, root / "book", address)
         assigned = with_variants(assigned, given.variants, address)

@@ -9,7 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attention_lib.checks._report import NotYet, check, demand_tensor, explain
+from attention_lib.checks._report import (
+    NotYet,
+    check,
+    demand_tensor,
+    draws,
+    explain,
+)
 from attention_lib.functional import attention_steps
 from attention_lib.layers import MultiHeadAttention
 from attention_lib.masks import causal
@@ -212,7 +218,7 @@ def forgotten(answer: Callable[[Layer], str]) -> str:
         "merge": "A layer that forgot the transpose in its merge",
         "both": "A layer that forgot the transpose in split and merge",
     }
-    for seed in range(3):
+    for seed in draws(3):
         for name, subject in words.items():
             torch.manual_seed(seed)
             found = answer(_forgetful(name))

@@ -119,7 +119,7 @@ def adapt(subject: Any, facts: Facts, kind: str = "attention") -> Subject:
     if kind != "attention":
         return Subject(thing, thing, name, facts, keywords(thing))
     for known, make in KNOWN_LAYERS:
-        if isinstance(thing, known):
+        if isinstance(thing, known) and _called_alike(thing, known):
             return make(thing, name, facts)
     package = type(thing).__module__.partition(".")[0]
     if isinstance(thing, nn.Module) and package == "x_transformers":
@@ -130,7 +130,16 @@ def adapt(subject: Any, facts: Facts, kind: str = "attention") -> Subject:
     return _by_signature(thing, name, facts)
 
 
-# Modules that are known ---------------------------------------------------------------
+#: What the adapters of known layers pass by name.
+GIVEN = {"attn_mask", "need_weights", "average_attn_weights", "src_mask", "tgt_mask"}
+
+
+def _called_alike(thing: Any, known: Any) -> bool:
+    """Whether a subclass can still be called as the class that is known."""
+    inherited = set(inspect.signature(known.forward).parameters)
+    own = inspect.signature(type(thing).forward).parameters
+    anything = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in own.values())
+    return anything or GIVEN & inherited <= set(own)
 
 
 # Anything else ------------------------------------------------------------------------

@@ -90,7 +90,8 @@ def examine(
     positions
         ``"relative"`` or ``"absolute"`` where it knows the order of tokens.
     normalization
-        ``"softmax"``; ``"sigmoid"``, or ``"sink"`` for rows that need not sum to 1.
+        ``"softmax"``; ``"sigmoid"``, or ``"sink"`` for rows that need not sum to 1,
+        as with a sink, talking heads or a difference of two softmaxes.
     residual
         Whether x itself is in the output, as in a block.
     scale

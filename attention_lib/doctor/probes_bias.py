@@ -45,6 +45,24 @@ def bias_distance(bench: Bench) -> Iterator[Finding]:
             kind="relative bias",
         )
         return
+    short = bias_of(bench, 5, 5)
+    short = torch.where(short.isfinite(), short, -1e9)
+    gap = float((short - finite[:, :5, :5]).abs().max())
+    if gap > 1e-6:
+        yield finding(
+            "AT230",
+            "bias_distance",
+            "the bias of a distance depends on the length",
+            f"Biases among the first 5 tokens differ by {gap:.2g} between lengths 5 "
+            "and 9.",
+            measured=gap,
+            expected=0.0,
+            why="the distance is divided by the length, or the table is built from it",
+            kind="length",
+            sure="shown",
+            effect="decoding and longer texts see other biases than training",
+        )
+        return
     for L in (1, 4):
         late = bias_of(bench, L, 9)
         late = torch.where(late.isfinite(), late, -1e9)

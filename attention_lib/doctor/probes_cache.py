@@ -15,6 +15,9 @@ from attention_lib.doctor.probing import Bench, Skip, SubjectError, moved
 
 __all__ = ["decoding", "graph", "late_queries", "rows_apart", "whole"]
 
+#: Relative size of what rounding to bfloat16 leaves: wrong positions leave far more.
+ROUNDED = 2**-8
+
 
 def late_queries(bench: Bench) -> Iterator[Finding]:
     """The last queries against all keys: the outputs of the full pass.
@@ -150,10 +153,15 @@ def decoding(bench: Bench) -> Iterator[Finding]:
         alone, _ = steps_of(bench, x[:1], chunks)
         single = bench.close(torch.cat(alone, 1), full_of(bench, x[:1]))
         starts = [sum(chunks[:k]) for k in range(len(chunks))]
-        code, why, told = "AT601", "", ""
+        code, why, told, kind = "AT601", "", "", "incremental decoding"
         if single <= bench.noise:
             code = "AT603"
             why = "rows of a batch share a length or overwrite one another"
+        elif gap < ROUNDED:
+            why = (
+                "keys or values are kept in a lower precision than they are computed in"
+            )
+            kind = "numeric precision"
         elif where[0] == 0 and name == "in one piece":
             why = "the first step is not the full pass: another mask or other positions"
         elif where[0] >= chunks[0] and all(t >= chunks[0] for t in where):
@@ -172,7 +180,7 @@ def decoding(bench: Bench) -> Iterator[Finding]:
             measured=gap,
             expected=0.0,
             why=why,
-            kind="incremental decoding",
+            kind=kind,
             how=told,
             sure="shown" if told else "consistent",
             remedy=("- positions[:n]", "+ positions[seen : seen + n]")
@@ -212,22 +220,27 @@ def _later(
             "the same token gives the same output in every step, in the full pass not",
         )
     # Do steps see the right tokens? Then what is wrong is where they stand.
-    three = x[:, :3]
-    before = torch.cat(steps_of(bench, three, (1, 1, 1))[0], 1)
+    singly = name == "token by token"
+    sizes = (1, 1, 1) if singly else (2, 2)
+    n = sum(sizes)
+    few, three = x[:, :n], x[:, :3]
+    before = torch.cat(steps_of(bench, few, sizes)[0], 1)
     columns = []
-    for j in range(3):
-        changed = bench.replaced(three, torch.arange(3) == j)
-        after = torch.cat(steps_of(bench, changed, (1, 1, 1))[0], 1)
+    for j in range(n):
+        changed = bench.replaced(few, torch.arange(n) == j)
+        after = torch.cat(steps_of(bench, changed, sizes)[0], 1)
         columns.append((moved(before, after) > 0).any(0))
     right = torch.equal(
-        torch.stack(columns, -1), torch.ones(3, 3, dtype=torch.bool).tril()
+        torch.stack(columns, -1), torch.ones(n, n, dtype=torch.bool).tril()
     )
     turned = three[:, [1, 0, 2]]
     ordered = bench.close(full_of(bench, turned)[:, 2], want[:, 2]) > bench.noise
-    if right and ordered and name == "token by token":
+    if right and ordered:
         return (
             "AT602",
-            "a new token's position is not the number of tokens seen",
+            "a new token's position is not the number of tokens seen"
+            if singly
+            else "positions count steps, or else not every token of a step of several",
             "steps see the right tokens, and their order matters",
         )
     return "AT601", "the cache loses or misorders keys and values", ""
@@ -235,7 +248,7 @@ def _later(
 
 def _long(bench: Bench) -> Iterator[Finding]:
     """Many steps: nothing may be forgotten unless a window is declared."""
-    if bench.facts.pattern:
+    if bench.facts.pattern not in (None, "causal"):
         return
     n = 40
     x = bench.tokens(5, L=n)
@@ -290,6 +303,8 @@ def rows_apart(bench: Bench) -> Iterator[Finding]:
         )
     again, _ = steps_of(bench, x[:, :4], chunks)
     gap = float(moved(torch.cat(one, 1), torch.cat(again, 1)).max())
+    if gap == 0:
+        yield from _in_turn(bench, x[:, :4], torch.cat(one, 1))
     if gap > 0:
         yield finding(
             "AT402",
@@ -301,6 +316,35 @@ def rows_apart(bench: Bench) -> Iterator[Finding]:
             why="the module keeps keys and values beside the state it returns",
             kind="hidden state",
             sure="shown",
+        )
+
+
+def _in_turn(bench: Bench, x: Tensor, alone: Tensor) -> Iterator[Finding]:
+    """Another sequence that starts in between: some caches hold one at a time."""
+    thing = bench.subject.thing
+    try:
+        with torch.no_grad():
+            first, state = _first_step(bench, x[:, :2])
+            _first_step(bench, bench.tokens(3)[:, :1])
+            second, _ = thing.step(x[:, 2:3], state)
+    except Exception as error:  # noqa: BLE001 - a subject may raise anything
+        gap, said = float("inf"), f"The next step raises {type(error).__name__}."
+    else:
+        gap = float(moved(alone[:, :3], torch.cat([first, second], 1)).max())
+        said = f"The next step differs by {gap:.2g}."
+    if gap > 0:
+        yield finding(
+            "AT402",
+            "rows_apart",
+            "one sequence at a time: a second one disturbs the first",
+            f"A sequence is begun before another is finished. {said}",
+            severity="note",
+            measured=gap,
+            expected=0.0,
+            why="sequences share a cache, in the module or in a state it hands out twice",
+            kind="hidden state",
+            sure="shown",
+            effect="requests that are served in turn read one another's text",
         )
 
 

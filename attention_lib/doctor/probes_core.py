@@ -202,6 +202,7 @@ def core_weights(bench: Bench) -> Iterator[Finding]:
             why="the mask is another one",
             sure="shown" if first else "consistent",
         )
+    yield from _corner(bench, w, may)
     missing = may & (square == 0).all(0).all(0)
     if missing.any():
         i, j = (int(n) for n in missing.nonzero()[0])
@@ -243,6 +244,24 @@ def core_weights(bench: Bench) -> Iterator[Finding]:
             key=key,
             sure="shown" if key != "not normalised" else "consistent",
             how="along that axis they sum to 1" if key != "not normalised" else "",
+        )
+
+
+def _corner(bench: Bench, w: Tensor, may: Tensor) -> Iterator[Finding]:
+    """Fewer queries than keys: with a cache, they are the last. Makers differ."""
+    L, S = w.shape[-2:]
+    if L == S or not torch.equal(may, torch.ones_like(may).tril()):
+        return
+    if torch.equal((w != 0).any(0).any(0), torch.ones(L, S).tril().bool()):
+        yield finding(
+            "AT601",
+            "core_weights",
+            "fewer queries than keys are taken for the first",
+            f"Of {L} queries and {S} keys, the first query sees the first key alone.",
+            severity="note",
+            key="top left",
+            sure="shown",
+            how="the weights say so",
         )
 
 

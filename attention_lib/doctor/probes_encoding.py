@@ -100,6 +100,40 @@ def encoding_added(bench: Bench) -> Iterator[Finding]:
                 kind="axis order",
             )
             return
+    codes = codes_of(bench, L)[0]
+    short = codes_of(bench, L - 2)[0]
+    gap = float((codes[: L - 2] - short).abs().max())
+    if gap > 1e-6:
+        yield finding(
+            "AT220",
+            "encoding_added",
+            "the code of a place depends on the length",
+            f"Codes of the first {L - 2} places differ by {gap:.2g} when 2 tokens "
+            "follow.",
+            measured=gap,
+            expected=0.0,
+            why="positions are divided by the length, or counted from the end",
+            kind="length",
+            sure="shown",
+            effect="decoding and longer texts see other positions than training",
+        )
+        return
+    near = (codes[:, None] - codes[None]).abs().amax(-1) <= 1e-9
+    near.fill_diagonal_(False)
+    if near.any():
+        a, b = (int(n) for n in near.nonzero()[0])
+        yield finding(
+            "AT220",
+            "encoding_added",
+            "two places get the same code",
+            f"Codes of positions {a} and {b} do not differ.",
+            measured=0.0,
+            why="the count stops or starts again: positions are clamped or wrap around",
+            kind="formula",
+            sure="shown",
+            effect="tokens at these places cannot be told apart",
+        )
+        return
     x = bench.tokens()
     added = called(bench, x) - x
     gap = float((added - codes_of(bench, L, bench.B)).abs().max())

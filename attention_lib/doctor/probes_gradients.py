@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from attention_lib.doctor.causes import finding
 from attention_lib.doctor.findings import Finding
-from attention_lib.doctor.probing import Bench, Skip, holes, moved
+from attention_lib.doctor.probing import Bench, Skip, SubjectError, holes, moved
 
 __all__ = ["backward", "direction", "used"]
 
@@ -132,6 +132,7 @@ def used(bench: Bench) -> Iterator[Finding]:
         calls.append({"context": bench.tokens(6, L=bench.S)})
     before = [bench.out(x, **how) for how in calls]
     reached: set[int] = set()
+    rows: dict[int, Tensor] = {}
     graph = bench.facts.differentiable
     if graph:
         for how in calls:
@@ -148,8 +149,13 @@ def used(bench: Bench) -> Iterator[Finding]:
             reached |= {
                 i for i, g in enumerate(found) if g is not None and bool((g != 0).any())
             }
+            for i, g in enumerate(found):
+                if g is not None and g.dim() == 2:
+                    moves = (g != 0).any(1)
+                    rows[i] = rows.get(i, torch.zeros_like(moves)) | moves
             linked = {i for i, g in enumerate(found) if g is not None}
             bench.notes.setdefault("linked", set()).update(linked)
+    yield from _idle_rows(bench, train, rows)
     unused, cut = [], []
     for i, (name, p) in enumerate(train):
         if graph and i in reached:
@@ -200,6 +206,61 @@ def used(bench: Bench) -> Iterator[Finding]:
             sure="shown",
             effect="they never train, without an error",
         )
+
+
+def _idle_rows(
+    bench: Bench,
+    train: list[tuple[str, nn.Parameter]],
+    rows: dict[int, Tensor],
+) -> Iterator[Finding]:
+    """Features that a projection computes and nobody reads, as of a head left out.
+
+    Rows of tables are read by place and may well be idle, so only linear layers count.
+    """
+    linear = {
+        id(layer.weight)
+        for module in bench.modules
+        for layer in module.modules()
+        if isinstance(layer, nn.Linear)
+    }
+    for i, moves in rows.items():
+        name, p = train[i]
+        idle = ~moves
+        if id(p) not in linear or not idle.any() or not moves.any():
+            continue
+        # Many tokens, since a gate that is shut for a few hides what stands behind it.
+        many = [bench.tokens(seed, L=16) for seed in range(30, 36)]
+        held = p.detach().clone()
+        try:
+            before = [bench.out(x) for x in many]
+            with torch.no_grad():
+                fresh = torch.randn(p.shape, generator=bench.generator(i)).to(p.dtype)
+                p.copy_(torch.where(idle[:, None], fresh, held))
+            after = [bench.out(x) for x in many]
+        except SubjectError:
+            continue
+        finally:
+            with torch.no_grad():
+                p.copy_(held)
+        change = max(
+            float(moved(*pair).max()) for pair in zip(before, after, strict=True)
+        )
+        if change > 0:
+            continue
+        count = int(idle.sum())
+        yield finding(
+            "AT310",
+            "used",
+            f"{count} of {len(p)} features of a projection have no influence",
+            f"Replacing rows {int(idle.nonzero()[0])}.. of {name} moves the output by "
+            "exactly 0.",
+            measured=0.0,
+            why="a head or a group of heads is computed and never read",
+            kind="dead parameter",
+            sure="shown",
+            effect="they never train; the model is smaller than it says",
+        )
+        return
 
 
 def direction(bench: Bench) -> Iterator[Finding]:

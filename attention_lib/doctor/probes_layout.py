@@ -84,6 +84,19 @@ def ones(bench: Bench) -> Iterator[Finding]:
                 smallest=f"batch {part.shape[0]}, length {part.shape[1]}",
             )
             return
+        if torch.isfinite(y).all() and not torch.isfinite(z).all():
+            yield finding(
+                "AT521",
+                "ones",
+                f"{name} gives NaN or infinity",
+                f"With x {tuple(part.shape)} outputs are not finite.",
+                why="a deviation or a mean over tokens divides by their number less one",
+                kind="length",
+                sure="shown",
+                effect="the first token that is generated is NaN",
+                smallest=f"batch {part.shape[0]}, length {part.shape[1]}",
+            )
+            return
         gap = 0.0 if want is None else bench.close(z, want)
         if gap > bench.noise:
             yield finding(

@@ -70,6 +70,23 @@ def rotary_layout(bench: Bench) -> Iterator[Finding]:
         )
         return
     norms = float((a.norm(dim=-1) / q.norm(dim=-1) - 1).abs().max())
+    lost = _lost(bench) if norms > 1e-3 else []
+    if lost:
+        yield finding(
+            "AT211",
+            "rotary_layout",
+            "components of a vector are lost",
+            f"Replacing components {lost[0]} to {lost[-1]} of {bench.E} moves the turned "
+            "vectors by exactly 0.",
+            measured=float(len(lost)),
+            expected=0.0,
+            why="the part that is not turned is dropped instead of passed on",
+            kind="rotary layout",
+            sure="shown",
+            remedy=("+ torch.cat([turned, t[..., rotary_dim:]], -1)",),
+            effect="heads see fewer features than they have",
+        )
+        return
     if norms > 1e-3:
         yield finding(
             "AT211",
@@ -83,6 +100,20 @@ def rotary_layout(bench: Bench) -> Iterator[Finding]:
             kind="rotary layout",
             remedy=("use the same pairs in the tables and in the rotation",),
         )
+
+
+def _lost(bench: Bench) -> list[int]:
+    """Components that have no influence on the turned vector."""
+    t = torch.randn(1, 1, bench.L, bench.E, generator=bench.generator(6))
+    t = t.to(bench.dtype)
+    before = turned(bench, t)
+    lost = []
+    for c in range(bench.E):
+        changed = t.clone()
+        changed[..., c] += 1
+        if torch.equal(turned(bench, changed), before):
+            lost.append(c)
+    return lost
 
 
 def rotary_relative(bench: Bench) -> Iterator[Finding]:
@@ -129,6 +160,8 @@ def rotary_offset(bench: Bench) -> Iterator[Finding]:
     whole, late = turned(bench, t), turned(bench, t[:, :, 3:], offset=3)
     gap = float((late - whole[:, :, 3:]).abs().max())
     if gap > 1e-5:
+        back = turned(bench, t[:, :, 3:], offset=-3)
+        subtracted = float((back - whole[:, :, 3:]).abs().max()) <= 1e-5
         yield finding(
             "AT602",
             "rotary_offset",
@@ -136,7 +169,9 @@ def rotary_offset(bench: Bench) -> Iterator[Finding]:
             f"Vectors from position 3 differ by {gap:.2g} from those of the whole.",
             measured=gap,
             expected=0.0,
-            why="the offset is ignored, or counts otherwise",
+            why="the offset is subtracted, not added"
+            if subtracted
+            else "the offset is ignored, or counts otherwise",
             kind="incremental decoding",
             sure="shown",
             effect="in decoding every token has the first positions",

@@ -122,7 +122,7 @@ def hidden_state(bench: Bench) -> Iterator[Finding]:
 
 def untouched(bench: Bench) -> Iterator[Finding]:
     """The caller's tokens, context and mask must be as they were after a call."""
-    for name, how in [*bench.ways(), *_cross(bench)]:
+    for name, how in [*bench.ways(), *_both_rules(bench), *_cross(bench)]:
         given: dict[str, Any] = {"x": bench.tokens(), **how}
         before = {k: v.clone() for k, v in given.items() if isinstance(v, Tensor)}
         given = {k: v.clone() if k in before else v for k, v in given.items()}
@@ -132,7 +132,9 @@ def untouched(bench: Bench) -> Iterator[Finding]:
                 yield finding(
                     "AT403",
                     "untouched",
-                    f"the caller's {'tokens' if key == 'x' else key} are changed",
+                    "the caller's tokens are changed"
+                    if key == "x"
+                    else f"the caller's {key} is changed",
                     f"{int((given[key] != was).sum())} of {was.numel()} entries of "
                     f"{key} differ after the call ({name}).",
                     why="an operation in place (+=, masked_fill_) on an argument",
@@ -142,6 +144,15 @@ def untouched(bench: Bench) -> Iterator[Finding]:
                     effect="whoever uses the tensor next gets another one",
                 )
                 return
+
+
+def _both_rules(bench: Bench) -> list[tuple[str, dict[str, Any]]]:
+    """A mask and the causal rule in one call: what joins them may write into the mask."""
+    if not (bench.has_flag and bench.has_mask):
+        return []
+    mask = next(how["mask"] for name, how in bench.ways() if name == "mask")
+    both = {"mask": mask, "causal": True}
+    return [("mask and causal", both)] if bench.works(bench.tokens(), **both) else []
 
 
 def _cross(bench: Bench) -> list[tuple[str, dict[str, Any]]]:
@@ -205,6 +216,14 @@ def registered(bench: Bench) -> Iterator[Finding]:
             sure="shown",
             remedy=("- self.heads = [...]", "+ self.heads = nn.ModuleList([...])"),
             effect="they never train, are not saved and stay on the CPU",
+        )
+        return
+    several = list(thing.named_parameters(remove_duplicate=False))
+    if len(several) > len(known):
+        raise Skip(
+            f"all are registered, {len(several) - len(known)} under a second name: "
+            "whether layers are meant to share them does not show",
+            cannot_be_told=True,
         )
 
 

@@ -246,11 +246,12 @@ def _fused(made: Map, out: Map, E: int, H: int, width: int) -> Iterator[Parts]:
     for a, b, c in itertools.permutations(range(3)):
         three = (_chunk(made, 3, n) for n in (a, b, c))
         yield from _parts(three, out, "one projection in thirds")
-        if H > 1:
+        if H > 1 and width % (3 * H) == 0:
             three = (_stacked(made, H, n) for n in (a, b, c))
             yield from _parts(three, out, "one projection by head")
-    inner = (_inner(made, n) for n in range(3))
-    yield from _parts(inner, out, "one projection, interleaved")
+    if width % 3 == 0:
+        inner = (_inner(made, n) for n in range(3))
+        yield from _parts(inner, out, "one projection, interleaved")
 
 
 def _bare(m: nn.Module) -> Iterator[Parts]:

@@ -39,6 +39,8 @@ def explained_leak(
     elif full and "mask" in how and "with causal=True" in clean:
         key, sure = "causal lost", "shown"
         how_known = "without a mask the causal rule holds, with one it does not"
+    elif full and not may.all() and _masked_in_part(bench, size, may, how):
+        key = "outside"
     elif full:
         key = "no causal"
     elif future.any() and torch.equal(seen, may | ((j > i) & (j - i <= ahead.max()))):
@@ -99,7 +101,23 @@ def explained_gap(
         *("AT102", "", "consistent", "", "mask value", "", ""),
     )
     back = (i - j)[seen]
-    if torch.equal(seen, torch.eye(L, dtype=torch.bool)):
+    own = torch.eye(L, dtype=torch.bool)
+    cut = int(missing.any(0).nonzero()[0])
+    if torch.equal(seen, own) and _linear(bench, how):
+        why, kind, sure = (
+            "a token gets its own value alone: values are indexed by the query",
+            "value axis",
+            "shown",
+        )
+        told = "outputs are linear in the tokens, so no weights act"
+    elif 0 < cut and torch.equal(seen, may & ((j < cut) | own)):
+        why, kind, sure = (
+            f"the last {L - cut} of {L} tokens are left out: an incomplete last block",
+            "pieces",
+            "shown",
+        )
+        told = "all queries miss the same tokens at the end"
+    elif torch.equal(seen, own):
         code, key, told = "AT311", "heads as tokens", "no token sees any other"
         sure = "shown" if bench.H > 1 else "consistent"
     elif torch.equal(seen, may & (j < i)):
@@ -123,6 +141,13 @@ def explained_gap(
             "shown",
         )
         intended = 'causal="always"'
+    elif bench.facts.pattern and _by_distance(missing, may, i - j):
+        hidden = sorted(set((i - j)[missing].tolist()))
+        why, kind, sure = (
+            f"the pattern hides distance {hidden[0]}, which it must show",
+            "window",
+            "shown",
+        )
     elif _blocks(seen):
         code, why, kind = (
             "AT311" if bench.H > 1 else "AT120",
@@ -159,10 +184,42 @@ def explained_gap(
     )
 
 
+def _linear(bench: Bench, how: dict[str, Any]) -> bool:
+    """Whether outputs add up as tokens do, up to a constant."""
+    a, b = bench.tokens(), bench.tokens(4)
+    parts = bench.out(a, **how) + bench.out(b, **how)
+    both = bench.out(a + b, **how) + bench.out(torch.zeros_like(a), **how)
+    return bench.close(both, parts) <= bench.noise
+
+
+def _masked_in_part(
+    bench: Bench, size: Tensor, may: Tensor, how: dict[str, Any]
+) -> bool:
+    """Whether a rule still acts: order matters, and positions are no reason for that.
+
+    Without any rule, attention that knows no positions does not mind the order. Where
+    it cannot be asked without a rule, what is hidden must at least count for little.
+    """
+    if bench.facts.positions is not None or how.get("mask") is not None:
+        return False
+    unordered = bench.has_flag and not bench.notes.get("ordered")  # seen without a rule
+    strength = size.mean(0)
+    if not unordered and strength[~may].mean() > strength[may].mean() / 4:
+        return False
+    x = bench.tokens()
+    turned = bench.out(x.flip(1), **how).flip(1)
+    return bench.close(turned, bench.out(x, **how)) > bench.noise
+
+
 def first_of(where: Tensor) -> tuple[int, int]:
     """Row and column of the first entry that is true."""
     a, b = where.nonzero()[0].tolist()
     return int(a), int(b)
+
+
+def _by_distance(missing: Tensor, may: Tensor, distance: Tensor) -> bool:
+    """Whether exactly what stands at certain distances is missing."""
+    return torch.equal(missing, may & torch.isin(distance, distance[missing]))
 
 
 def _blocks(seen: Tensor) -> bool:

@@ -15,7 +15,7 @@ from leaks import bare, leaks, seen, solution_lines
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from notebook_files import layout
 from notebooks import ROOT, repository
-from sample_assignment import chapter
+from sample_assignment import chapter, four
 
 LINE = "twice_of_it = x + x"
 
@@ -77,6 +77,12 @@ def packed(text):
     return base64.b64encode(text.encode()).decode()
 
 
+def test_a_wrapped_solution_is_found_in_one_line():
+    source = chapter(*four("2.3", "other", "y = max(\n    x + x,\n    2 * x - 1,\n)"))
+    leaking = with_cell(new_code_cell("y = max(x + x, 2 * x - 1)"))
+    assert [leak.line.exercise for leak in searched(leaking, source)] == ["2.3"]
+
+
 def test_a_clean_zip_has_no_leak():
     assert searched(without_solutions(chapter())) == []
 
@@ -97,6 +103,7 @@ PLANTED = {
         "1", outputs=[new_output("error", ename="E", evalue="", traceback=[LINE])]
     ),
     "metadata": new_code_cell("1", metadata={"answer": {"deep": [LINE]}}),
+    "metadata key": new_code_cell("1", metadata={"answer": {LINE: 1}}),
     "attachment": new_markdown_cell(
         "![](a.png)", attachments={"a.png": {"image/png": packed(LINE)}}
     ),

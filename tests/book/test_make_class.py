@@ -5,6 +5,7 @@ import zipfile
 
 import make_class
 import pytest
+from answers import chapter06
 from assignment_source import chapters
 from exercises import preamble
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
@@ -78,9 +79,10 @@ def test_the_key_says_what_wrong_answers_hear(tmp_path):
     assert run(ROOT, tmp_path, "6") == 0
     nb = read(tmp_path / "key" / "06-masking.ipynb")
     text = "\n".join(cell.source for cell in nb.cells)
-    assert "## Exercise 6.1: Compare positions (1 point)" in text
-    assert "#@title Solution 6.1" in text and "{exercise}" not in text
-    assert "- A query does not see itself: compare with <=, not with <." in text
+    assert "## Exercise 6.1: " in text and "#@title Solution 6.1" in text
+    assert "{exercise}" not in text
+    for _, _, cause in chapter06.WRONG:
+        assert cause in text
 
 
 @pytest.mark.parametrize(
@@ -213,6 +215,11 @@ def test_variants_of_another_chapter_or_of_several_are_refused(
     )
     assert run(root, out, "2", "--variants", both) == 2
     assert "exercises of chapters 2, 3, expected one" in capsys.readouterr().err
+
+
+def test_the_seed_of_the_chapters_is_refused(root, out, capsys):
+    assert run(root, out, "2", "--seed", "0") == 2
+    assert "--seed 0: expected 1 or more" in capsys.readouterr().err
 
 
 def test_an_output_folder_that_is_a_file_is_refused(root, out, capsys):

@@ -2,7 +2,7 @@
 
 A fault says its class of cause, the code that the doctor must give and what is declared
 of both twins. Most replace one step of :class:`Plain`, a multi-head attention made of
-small steps; those in ``OTHER_STYLES`` are written in other ways.
+small steps; those in ``OTHER_STYLES`` and ``FURTHER`` are written in other ways.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class Fault:
 
 FAULTS: list[Fault] = []
 OTHER_STYLES: list[Fault] = []
+FURTHER: list[Fault] = []
 
 
 def plant(

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from faults import FAULTS, Fault
+from further_faults import FURTHER
+from further_makers import MAKERS
 from in_words import WRONG
-from makers import MAKERS, Maker
+from makers import Maker
 from misses import MISSES
 from other_styles import OTHER_STYLES
 from tqdm import tqdm
@@ -26,7 +28,7 @@ from attention_lib.doctor.findings import Examination
 
 STORED = Path(__file__).resolve().parents[2] / "book" / "detection.json"
 COMMAND = "make detection"
-PLANTED = {fault.id: fault for fault in (*FAULTS, *OTHER_STYLES, *MISSES)}
+PLANTED = {fault.id: fault for fault in (*FAULTS, *OTHER_STYLES, *FURTHER, *MISSES)}
 SOUND = {maker.name: maker for maker in MAKERS}
 #: What torch itself says differs from version to version.
 ERROR = re.compile(r": \w+Error\b.*", re.DOTALL)

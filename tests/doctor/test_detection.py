@@ -5,6 +5,7 @@ The page of what the doctor finds says the same as these examinations.
 
 import pytest
 from faults import FAULTS, Plain
+from further_faults import FURTHER
 from in_words import WRONG
 from misses import MISSES
 from other_styles import OTHER_STYLES
@@ -26,7 +27,7 @@ from record_detection import (
 
 from attention_lib.doctor.examination import run_examination
 
-EVERY = [*FAULTS, *OTHER_STYLES]
+EVERY = [*FAULTS, *OTHER_STYLES, *FURTHER]
 IDS = [fault.id for fault in EVERY]
 MISSED = [fault.id for fault in MISSES]
 ROWS = {row["name"]: row for rows in stored().values() for row in rows}

@@ -22,19 +22,19 @@ def write(name):
 
 
 def changed(path, **fields):
-    data = json.loads(text(handed_in(6)))
+    data = json.loads(text(handed_in(2)))
     path.write_text(json.dumps(data | fields))
 
 
 FILES = {
-    "complete": lambda path: path.write_text(text(handed_in(6))),
-    "nothing done": lambda path: path.write_text(text(handed_in(6, leave=SIX))),
-    "the book itself": lambda path: path.write_bytes(chapter_file(6).read_bytes()),
+    "complete": lambda path: path.write_text(text(handed_in(2))),
+    "nothing done": lambda path: path.write_text(text(handed_in(2, leave=ALL))),
+    "the book itself": lambda path: path.write_bytes(chapter_file(2).read_bytes()),
     "not json": lambda path: path.write_text("print('hello')"),
     "empty": lambda path: path.touch(),
     "no cells": lambda path: changed(path, cells=[]),
     "not a notebook": lambda path: path.write_text("[1, 2]"),
-    "another chapter": lambda path: path.write_text(text(handed_in(2))),
+    "another chapter": lambda path: path.write_text(text(handed_in(6))),
     "format 3": lambda path: changed(path, nbformat=3, worksheets=[], cells=[]),
     "of R": lambda path: changed(path, metadata={"kernelspec": {"language": "R"}}),
     "of Julia": lambda path: changed(
@@ -48,27 +48,27 @@ FILES = {
     "a pipe": lambda path: os.mkfifo(path),
     "not utf-8": lambda path: path.write_bytes(b'{"nbformat": 4, "x": "\xe9"}'),
     "with a mark": lambda path: path.write_text(
-        text(handed_in(6)), encoding="utf-8-sig"
+        text(handed_in(2)), encoding="utf-8-sig"
     ),
     "nested deep": lambda path: path.write_text("[" * 10**6),
     "huge source": lambda path: path.write_text(
-        text(handed_in(6, first="x = 1\n" * 400_000))
+        text(handed_in(2, first="x = 1\n" * 400_000))
     ),
-    "=HYPERLINK(1)": lambda path: path.write_text(text(handed_in(6))),
+    "=HYPERLINK(1)": lambda path: path.write_text(text(handed_in(2))),
 }
-SIX = ("6.1", "6.2", "6.3", "6.4", "6.5")
+ALL = ("2.1", "2.2", "2.3", "2.4", "2.5")
 
 
 @write("reordered")
 def _(path):
-    nb = handed_in(6)
+    nb = handed_in(2)
     nb.cells.reverse()
     path.write_text(text(nb))
 
 
 @write("no metadata")
 def _(path):
-    nb = handed_in(6)
+    nb = handed_in(2)
     nb.metadata.clear()
     for cell in nb.cells:
         cell.metadata.clear()
@@ -77,13 +77,13 @@ def _(path):
 
 @write("bare answers")
 def _(path):
-    cells = [cell for cell in handed_in(6).cells if "my own" in cell.source]
+    cells = [cell for cell in handed_in(2).cells if "my own" in cell.source]
     path.write_text(text(nbformat.v4.new_notebook(cells=cells)))
 
 
 @write("50 MB of outputs")
 def _(path):
-    nb = handed_in(6)
+    nb = handed_in(2)
     output = nbformat.v4.new_output("stream", text="x" * 50 * 2**20)
     next(cell for cell in nb.cells if cell.cell_type == "code").outputs = [output]
     path.write_text(text(nb))
@@ -91,45 +91,43 @@ def _(path):
 
 @write("one cell broken")
 def _(path):
-    path.write_text(text(handed_in(6, own={"6.2": "def decoder_mask(lengths, S:"})))
+    path.write_text(text(handed_in(2, own={"2.2": "def attend(query, key:"})))
 
 
 @write("magics")
 def _(path):
-    nb = handed_in(6, first="%matplotlib inline\n!ls\nimport torch as t\ntorch?")
-    answer = next(c for c in nb.cells if c.source.startswith("def causal"))
-    answer.source = "%%time\n" + answer.source.replace("torch", "t")
+    nb = handed_in(2, first="%matplotlib inline\n!ls\nimport math as m\ntorch?")
+    answer = next(c for c in nb.cells if c.source.startswith("def look_up"))
+    answer.source = "%%time\n" + answer.source.replace("math", "m")
     path.write_text(text(nb))
 
 
 @write("helpers elsewhere")
 def _(path):
-    causal = "def causal(L, S, offset=0):\n    return seen(L, S, offset + ZERO)"
+    answer = "def look_up(q, K, V):\n    return mix(K @ q * ONE / root(len(q)), V)"
     helper = (
-        "from torch import arange as count\nZERO = 1 - 1\n"
-        "def seen(L, S, o):\n    return count(S) <= count(L)[:, None] + o\n"
+        "from math import sqrt as root\nONE = 2 - 1\n"
+        "def mix(scores, V):\n    return scores.softmax(0) @ V\n"
         "model = undefined_here.train()"
     )
-    nb = handed_in(6, own={"6.1": causal})
+    nb = handed_in(2, own={"2.1": answer})
     nb.cells.append(nbformat.v4.new_code_cell(helper))
     path.write_text(text(nb))
 
 
 @write("two answers")
 def _(path):
-    right = "def causal(L, S, offset=0):\n    return masks_are(L, S)"
-    nb = handed_in(6, own={"6.1": right}, first="def causal(L, S, offset=0):\n    1/0")
-    last = (
-        "masks_are = lambda L, S: None\ndef causal(*a):\n    raise ValueError('last')"
-    )
+    half = "def look_up(q, K, V):\n    return later(q)"
+    nb = handed_in(2, own={"2.1": half}, first="def look_up(*a):\n    1/0")
+    last = "later = lambda q: None\ndef look_up(*a):\n    raise ValueError('last')"
     nb.cells.append(nbformat.v4.new_code_cell(last))
     path.write_text(text(nb))
 
 
 @write("stub again")
 def _(path):
-    nb = handed_in(6)
-    nb.cells.append(nbformat.v4.new_code_cell("def causal(L, S, offset=0):\n    ..."))
+    nb = handed_in(2)
+    nb.cells.append(nbformat.v4.new_code_cell("def look_up(q, K, V):\n    ..."))
     path.write_text(text(nb))
 
 
@@ -138,10 +136,10 @@ def _(path):
     path.write_text(
         text(
             handed_in(
-                6,
+                2,
                 own={
-                    "6.1": "n = input()\nimport time\npause = time.sleep(10**6)\n"
-                    "def causal(L, S, offset=0):\n    return n, pause"
+                    "2.1": "n = input()\nimport time\npause = time.sleep(10**6)\n"
+                    "def look_up(q, K, V):\n    return n, pause"
                 },
             )
         )
@@ -150,14 +148,14 @@ def _(path):
 
 # Points, status, and words in the row of the table.
 EXPECTED = {
-    "complete": (9, "graded", "6.1 passed"),
-    "nothing done": (0, "graded", "6.1 missing: no answer: causal is as it was"),
-    "the book itself": (0, "graded", "6.1 missing"),
+    "complete": (11, "graded", "2.1 passed"),
+    "nothing done": (0, "graded", "2.1 missing: no answer: look_up is as it was"),
+    "the book itself": (0, "graded", "2.1 missing"),
     "not json": (0, "refused", "is not JSON"),
     "empty": (0, "refused", "is empty"),
     "no cells": (0, "refused", "has no cells"),
     "not a notebook": (0, "refused", "is not a notebook"),
-    "another chapter": (0, "refused", "chapter 2, expected chapter 6"),
+    "another chapter": (0, "refused", "chapter 6, expected chapter 2"),
     "format 3": (0, "refused", "format 3; open it in Jupyter and save it again"),
     "of R": (0, "refused", "has another language: R"),
     "of Julia": (0, "refused", "has another language: julia"),
@@ -168,20 +166,20 @@ EXPECTED = {
     "a link to nothing": (0, "refused", "is a link"),
     "a pipe": (0, "refused", "is not a file"),
     "not utf-8": (0, "refused", "is not UTF-8 text: byte 22"),
-    "with a mark": (9, "graded", "passed"),
+    "with a mark": (11, "graded", "passed"),
     "nested deep": (0, "refused", "is nested too deep"),
     "huge source": (0, "refused", "too much code"),
-    "'=HYPERLINK(1)": (9, "graded", "passed"),
-    "reordered": (9, "graded", "passed"),
-    "no metadata": (9, "graded", "passed"),
-    "bare answers": (9, "graded", "passed"),
-    "50 MB of outputs": (9, "graded", "passed"),
-    "one cell broken": (7, "graded", "6.2 failed: does not parse: cell"),
-    "magics": (9, "graded", "passed"),
-    "helpers elsewhere": (9, "graded", "passed"),
-    "two answers": (8, "graded", "causal raised ValueError: last"),
-    "stub again": (9, "graded", "passed"),
-    "waits before it defines": (8, "graded", "timed out"),
+    "'=HYPERLINK(1)": (11, "graded", "passed"),
+    "reordered": (11, "graded", "passed"),
+    "no metadata": (11, "graded", "passed"),
+    "bare answers": (11, "graded", "passed"),
+    "50 MB of outputs": (11, "graded", "passed"),
+    "one cell broken": (9, "graded", "2.2 failed: does not parse: cell"),
+    "magics": (11, "graded", "passed"),
+    "helpers elsewhere": (11, "graded", "passed"),
+    "two answers": (10, "graded", "look_up raised ValueError: last"),
+    "stub again": (11, "graded", "passed"),
+    "waits before it defines": (10, "graded", "timed out"),
 }
 
 
@@ -192,7 +190,7 @@ def graded(tmp_path_factory):
     folder.mkdir()
     for name, make in FILES.items():
         make(folder / f"{name}.ipynb")
-    code, said, _ = grade(folder, top / "out", "--chapter", "6", "--seconds", "2")
+    code, said, _ = grade(folder, top / "out", "--chapter", "2", "--seconds", "2")
     assert code == 0, said
     return {row["student"]: row for row in rows(top / "out")}, said
 
@@ -215,7 +213,7 @@ def test_all_are_in_the_table_and_counted(graded):
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "closed.ipynb"
-    path.write_text(text(handed_in(6)))
+    path.write_text(text(handed_in(2)))
     closed = PermissionError(13, "Permission denied")
 
     def refuse(*args):
@@ -226,4 +224,4 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path, monkeypatch):
         own_cells(path, RUBRIC)
 
 
-RUBRIC = make_rubric(chapter_file(6))
+RUBRIC = make_rubric(chapter_file(2))

@@ -1,75 +1,79 @@
 """What a submission may do, each gets its word and its points, and none stops the run.
 
-Exercise 6.1 is the hostile one; the other four are solved and must count, 8 points.
+Exercise 2.1 is the hostile one; the other four are solved and must count, 10 points.
 """
 
 import pytest
 from handing_in import grade, handed_in, text
 
-HEAD = "def causal(L, S, offset=0):\n"
-RIGHT = "    return torch.arange(S) <= torch.arange(L)[:, None] + offset\n"
+HEAD = "def look_up(query, keys, values):\n"
+RIGHT = "    return (keys @ query / len(query) ** 0.5).softmax(0) @ values\n"
 
 
 def body(*lines):
     return HEAD + "".join(f"    {line}\n" for line in lines)
 
 
-# What 6.1 holds; points of all five; words of 6.1, or of the whole if it was tampered.
+# What 2.1 holds; points of all five; words of 2.1, or of the whole if it was tampered.
 IN_ONE_EXERCISE = {
-    "infinite loop": (body("while True: pass"), 8, "crashed|timed out"),
-    "sleeps forever": (body("import time", "time.sleep(10**6)"), 8, "timed out"),
+    "infinite loop": (body("while True: pass"), 10, "no answer after 2 s|SIGXCPU"),
+    "sleeps forever": (body("import time", "time.sleep(10**6)"), 10, "after 2 s"),
     "memory bomb": (
         body("held = []", "while True: held.append(bytearray(2**26))"),
-        8,
+        10,
         "MemoryError|too much memory",
     ),
     "tensor bomb": (
         body("return torch.ones(2**36)"),
-        8,
+        10,
         "RuntimeError|too much memory",
     ),
     "fork bomb": (
         body("import os", "while True: os.fork()"),
-        8,
+        10,
         "may not start or stop a process",
     ),
     "starts programs": (
         body("import os", "os.system('true')"),
-        8,
+        10,
         "may not start or stop a process",
     ),
     "kills the grader": (
         body("import os", "os.kill(os.getppid(), 9)"),
-        8,
+        10,
         "may not start or stop a process",
     ),
-    "os._exit": (body("import os", "os._exit(0)"), 8, "ended the process"),
-    "aborts": (body("import os", "os.abort()"), 8, "SIGABRT"),
+    "os._exit": (body("import os", "os._exit(0)"), 10, "ended the process"),
+    "aborts": (body("import os", "os.abort()"), 10, "SIGABRT"),
     "segfault": (
         body("import signal", "signal.raise_signal(signal.SIGSEGV)"),
-        8,
+        10,
         "SIGSEGV",
     ),
-    "ctypes": (body("import ctypes", "ctypes.string_at(0)"), 8, "imports ctypes"),
-    "SystemExit": (body("raise SystemExit"), 8, "raised SystemExit"),
-    "sys.exit": (body("import sys", "sys.exit(0)"), 8, "raised SystemExit"),
-    "KeyboardInterrupt": (body("raise KeyboardInterrupt"), 8, "KeyboardInterrupt"),
-    "BaseException": (body("raise BaseException('no')"), 8, "raised BaseException"),
+    "ctypes": (body("import ctypes", "ctypes.string_at(0)"), 10, "imports ctypes"),
+    "SystemExit": (body("raise SystemExit"), 10, "raised SystemExit"),
+    "sys.exit": (body("import sys", "sys.exit(0)"), 10, "raised SystemExit"),
+    "KeyboardInterrupt": (body("raise KeyboardInterrupt"), 10, "KeyboardInterrupt"),
+    "BaseException": (body("raise BaseException('no')"), 10, "raised BaseException"),
     "error that cannot be read": (
         "class Odd(Exception):\n    def __str__(self):\n        raise SystemExit\n"
         + body("raise Odd"),
-        8,
+        10,
         "raised SystemExit",
     ),
-    "recursion": (body("return causal(L, S, offset)"), 8, "RecursionError"),
+    "recursion": (body("return look_up(query, keys, values)"), 10, "RecursionError"),
     "recursion without a limit": (
-        body("import sys", "sys.setrecursionlimit(10**9)", "return causal(L, S)"),
-        8,
-        "SIGSEGV|MemoryError|timed out|memory",
+        body(
+            "import sys",
+            "sys.setrecursionlimit(10**9)",
+            "return look_up(query, keys, values)",
+        ),
+        10,
+        "SIGSEGV|MemoryError|no answer after|memory",
     ),
     "deletes files": (
         body("import shutil", "shutil.rmtree('/tmp/nothing-of-this-name')"),
-        8,
+        10,
         "may not change files outside its folder",
     ),
     "writes and deletes in its folder": (
@@ -80,28 +84,28 @@ IN_ONE_EXERCISE = {
             "os.remove('note')",
         )
         + RIGHT,
-        9,
+        11,
         "passed",
     ),
     "writes elsewhere": (
         body("open('/tmp/nothing-of-this-name', 'w')"),
-        8,
+        10,
         "may not write outside its folder",
     ),
     "fills the disk": (
         body("with open('big', 'wb') as f:", "    f.truncate(2**40)"),
-        8,
+        10,
         "raised OSError",
     ),
     "prints a gigabyte": (
         body("for _ in range(4): print('x' * 2**26)") + RIGHT,
-        9,
+        11,
         "passed",
     ),
-    "asks for input": (body("return input()"), 8, "EOFError"),
+    "asks for input": (body("return input()"), 10, "EOFError"),
     "uses the network": (
         body("import urllib.request", "urllib.request.urlopen('http://192.0.2.1')"),
-        8,
+        10,
         "may not use the network",
     ),
     "leaves threads": (
@@ -112,52 +116,62 @@ IN_ONE_EXERCISE = {
             "except RuntimeError: pass  # the system allows none",
         )
         + RIGHT,
-        9,
+        11,
         "passed",
     ),
-    "hides its bans": (body("return eval('3')"), 8, "calls eval"),
+    "hides its bans": (body("return eval('3')"), 10, "calls eval"),
     "hides a name": (
-        body("return getattr(torch, 'tr' + 'il')(torch.ones(L, S)).bool()"),
-        8,
+        body("return getattr(torch, 'o' + 'nes')(3)"),
+        10,
         "a name that is made while it runs",
     ),
-    "ready made": (body("return masks.causal(L, S, offset=offset)"), 8, "uses masks"),
+    "ready made": (
+        body("return attention_steps(query[None], keys, values).output[0]"),
+        10,
+        "uses attention_steps",
+    ),
     "ready made, renamed": (
-        "from attention_lib.masks import causal as ready\n"
-        + body("return ready(L, S, offset=offset)"),
-        8,
-        "uses attention_lib.masks.causal",
+        "from torch.nn.functional import scaled_dot_product_attention as ready\n"
+        + body("return ready(query[None], keys, values)[0]"),
+        10,
+        "uses torch.nn.functional.scaled_dot_product_attention",
     ),
     "reads the caller": (
-        body("import sys", "return sys._getframe(1).f_locals['keep']"),
-        8,
+        body("import sys", "return sys._getframe(1).f_locals['wanted']"),
+        10,
         "looks inside with f_locals",
     ),
     "a tensor that says yes": (
         "class Yes(torch.Tensor):\n"
         "    @classmethod\n"
         "    def __torch_function__(cls, func, types, args=(), kwargs=None):\n"
-        "        return func is torch.equal or "
+        "        return func is torch.allclose or "
         "super().__torch_function__(func, types, args, kwargs or {})\n"
-        + body("return torch.zeros(L, S).bool().as_subclass(Yes)"),
-        8,
-        "not yet|shape is right|failed",
+        + body("return values[0].as_subclass(Yes)"),
+        10,
+        "The shape is right, the numbers are not",
     ),
     "an object that says yes": (
         "class Yes:\n    def __eq__(self, other):\n        return True\n"
         + body("return Yes()"),
-        8,
+        10,
+        "object of its own class Yes",
+    ),
+    "a function that says yes": (
+        "class Yes:\n    __module__ = 'torch'\n    __call__ = None\n"
+        "    def __eq__(self, other):\n        return True\n" + body("return Yes()"),
+        10,
         "object of its own class Yes",
     ),
     "knows the notebook's draws": (
-        body("return torch.tensor(int(torch.initial_seed()) == 0)"),
-        8,
-        "expected (4, 4)",
+        body("if torch.initial_seed() != 0: return values.mean(0)") + RIGHT,
+        10,
+        "plain mean",
     ),
-    "replaces torch.equal": (
-        body("torch.equal = lambda *a: True", "return torch.ones(L, S).bool()"),
+    "replaces torch.allclose": (
+        body("torch.allclose = lambda *a, **k: True", "return values[0]"),
         0,
-        "changed torch.equal",
+        "changed torch.allclose",
     ),
     "replaces a method": (
         body("torch.Tensor.mean = lambda *a: 0") + RIGHT,
@@ -170,9 +184,9 @@ IN_ONE_EXERCISE = {
         "changed builtins.isinstance",
     ),
     "replaces the check": (
-        body("check.leaks = None") + RIGHT,
+        body("check.crowd = None") + RIGHT,
         0,
-        "changed attention_lib.checks.chapter06.leaks",
+        "changed attention_lib.checks.chapter02.crowd",
     ),
     "replaces what checks share": (
         body("check.NotYet.__init__ = None") + RIGHT,
@@ -181,19 +195,19 @@ IN_ONE_EXERCISE = {
     ),
     "calls what checks share": (
         body("import attention_lib.checks._report as report", "return report.same"),
-        8,
+        10,
         "looks into its own check",
     ),
     "hides a builtin from the check": (
         body("check.isinstance = lambda *a: True") + RIGHT,
         0,
-        "changed attention_lib.checks.chapter06.isinstance",
+        "changed attention_lib.checks.chapter02.isinstance",
     ),
     "forges results": (
         body(
             "import os",
             "for fd in range(3, 64):",
-            '    try: os.write(fd, b\'[2, "result", "6.1", "passed", ""]\\n\')',
+            '    try: os.write(fd, b\'[2, "result", "2.1", "passed", ""]\\n\')',
             "    except OSError: pass",
         ),
         0,
@@ -201,23 +215,23 @@ IN_ONE_EXERCISE = {
     ),
     "closes the channel": (
         body("import os", "os.closerange(0, 4096)") + RIGHT,
-        8,
+        10,
         "closed the grader's channel",
     ),
     "looks for the key": (
         body("import os", "objects = os.sys.modules['gc'].get_objects()"),
-        8,
+        10,
         "may not look inside the grader",
     ),
     "defines check": (
-        "def check(*args): return True\ncheck.causal = check\n" + body("return 1"),
-        8,
+        "def check(*args): return True\ncheck.look_up = check\n" + body("return 1"),
+        10,
         "Return",
     ),
     "sets global switches": (
         body("torch.set_grad_enabled(False); torch.set_default_dtype(torch.float64)")
         + RIGHT,
-        9,
+        11,
         "passed",
     ),
 }
@@ -229,9 +243,9 @@ def graded(tmp_path_factory):
     folder = top / "in"
     folder.mkdir()
     for name, (source, *_) in IN_ONE_EXERCISE.items():
-        (folder / f"{name}.ipynb").write_text(text(handed_in(6, own={"6.1": source})))
+        (folder / f"{name}.ipynb").write_text(text(handed_in(2, own={"2.1": source})))
     limits = ["--seconds", "2", "--memory", "512", "--workers", "1"]
-    code, said, results = grade(folder, top / "out", "--chapter", "6", *limits)
+    code, said, results = grade(folder, top / "out", "--chapter", "2", *limits)
     assert code == 0, said
     return results
 

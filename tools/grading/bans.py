@@ -111,7 +111,7 @@ class _Reader(ast.NodeVisitor):
         self.own = outer
 
     visit_AsyncFunctionDef = visit_FunctionDef  # type: ignore[assignment]
-    visit_Lambda = visit_FunctionDef  # type: ignore[assignment]
+    visit_Lambda = visit_FunctionDef
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
@@ -126,6 +126,8 @@ class _Reader(ast.NodeVisitor):
             self.found = f"imports {module}"
         elif self.strict and ".checks" in module and "._" in name:
             self.found = "looks into its own check"
+        elif self.strict and name.rpartition(".")[2] in BY_NAME:
+            self.found = f"imports {name}, which hides what it calls"
         else:
             self._called(name)
 
@@ -134,6 +136,8 @@ class _Reader(ast.NodeVisitor):
             return
         if self.strict and node.id in HIDING:
             self.found = f"calls {node.id}, which hides what it does"
+        elif self.strict and node.id in BY_NAME:
+            self.found = f"hands on {node.id}, which hides what it calls"
         elif self.strict and node.id in PRIVATE:
             self.found = f"looks inside with {node.id}"
         else:
@@ -150,19 +154,20 @@ class _Reader(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
-        name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-        if self.strict and name in BY_NAME and name not in self.own:
-            named = node.args[0 if name in ("attrgetter", "methodcaller") else 1 :][:1]
-            text = (
-                named[0].value if named and isinstance(named[0], ast.Constant) else None
-            )
-            if not isinstance(text, str):
-                self.found = f"calls {name} with a name that is made while it runs"
-            elif set(text.split(".")) & PRIVATE:
-                self.found = f"looks inside with {text}"
-            else:
-                self._called(text)
-        self.generic_visit(node)
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        if not self.strict or name not in BY_NAME or name in self.own:
+            self.generic_visit(node)
+            return
+        named = node.args[1] if len(node.args) > 1 else None
+        text = named.value if isinstance(named, ast.Constant) else None
+        if not isinstance(text, str):
+            self.found = f"calls {name} with a name that is made while it runs"
+        elif text in PRIVATE:
+            self.found = f"looks inside with {text}"
+        else:
+            self._called(text)
+        for part in node.args:
+            self.visit(part)
 
     def _called(self, name: str) -> None:
         if self.found is None and any(part in name.lower() for part in self.forbids):

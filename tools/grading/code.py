@@ -89,7 +89,7 @@ def _one_name_each(node: ast.stmt) -> list[ast.stmt]:
     """An import of several names as imports of one, so that each can be left out."""
     if not isinstance(node, ast.Import | ast.ImportFrom):
         return [node]
-    parts = []
+    parts: list[ast.stmt] = []
     for alias in node.names:
         part = copy.copy(node)
         part.names = [alias]

@@ -216,6 +216,7 @@ def _harmless(key: str, value: Any) -> bool:
         "__warningregistry__",
         "__abstractmethods__",
         "__annotations__",
+        "__slotnames__",
     )
 
 

@@ -22,6 +22,7 @@ from grading.trial import CLOSED, Job, Marker, opened, order, silence
 LOADING = 120.0
 TICK = 0.002
 MOST_SAID = 2**20
+TIMED_OUT = "timed out"
 FAULT = 70  # a fault of the grader, not of a submission
 
 
@@ -161,7 +162,7 @@ class Attempt:
         if over or self.done or self.why:
             return True
         if time.monotonic() > self.deadline:
-            self.why = "timed out"
+            self.why = TIMED_OUT
         elif self._memory() > self.options.memory:
             self.why = "took too much memory"
         return bool(self.why)
@@ -217,8 +218,10 @@ class Attempt:
             return False
         why = self.why or _ending(self.process.returncode)
         if self.at:
-            status = "timed out" if self.why == "timed out" else "crashed"
-            self.graded.outcomes[self.at] = Outcome(status, why)
+            outcome = Outcome("crashed", why)
+            if why == TIMED_OUT:
+                outcome = Outcome(why, f"no answer after {self.options.seconds} s")
+            self.graded.outcomes[self.at] = outcome
             return True
         self.graded.status, self.graded.reason = "crashed", why
         return False
@@ -235,12 +238,20 @@ def grade(
 ) -> Iterator[Graded]:
     """Grade notebooks and give each when it is done, in the order of finishing."""
     global BASE
+    waiting = list(reversed(list(paths)))
+    if not waiting:
+        return
     marker = Marker(rubric) if options.fork else None
     BASE = psutil.Process().memory_info().rss if marker else 0
-    waiting, running = list(reversed(list(paths))), list[Attempt]()
+    running = list[Attempt]()
     started: dict[Path, float] = {}
+    # Python drops an interrupt that arrives while it forks: note it, and stop after.
+    stop: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: stop.append(number))
     try:
         while waiting or running:
+            if stop:
+                raise KeyboardInterrupt
             while waiting and len(running) < options.workers:
                 path = waiting.pop()
                 started[path] = time.monotonic()
@@ -255,6 +266,7 @@ def grade(
                 yield graded
             time.sleep(TICK)
     finally:
+        signal.signal(signal.SIGINT, before)
         for attempt in running:
             attempt.close()
 

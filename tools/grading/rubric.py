@@ -89,8 +89,8 @@ def load(path: Path) -> Rubric:
             Task(**{**task, **{k: tuple(task[k]) for k in ("answers", "forbids")}})
             for task in data.pop("tasks")
         )
-        sets = {k: frozenset(data.pop(k)) for k in ("given", "solutions")}
-        return Rubric(**data, **sets, tasks=tasks)
+        data.update({k: frozenset(data[k]) for k in ("given", "solutions")})
+        return Rubric(**data, tasks=tasks)
     except OSError as error:
         raise Refused("no rubric", f"{path}: {error.strerror}") from None
     except (ValueError, TypeError, KeyError, AttributeError) as error:

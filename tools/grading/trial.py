@@ -14,7 +14,7 @@ import json
 import os
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ class Marker:
     def __init__(self, rubric: Rubric) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         import torch
+        import torch._dynamo  # optimizers load it late, and it rewraps parts of torch
 
         from attention_lib.checks import Result
         from attention_lib.checks._report import seeded
@@ -122,7 +123,7 @@ class Marker:
 
     def _mark(self, task: Task, own: list[Statement], seed: int) -> tuple[str, str]:
         """Run an answer with all it needs, and its check on it."""
-        space, names = dict(self.given) | {"__name__": "submission"}, dict(self.given)
+        space, names = _module("submission", self.given), dict(self.given)
         note, found, error = "", None, None
         try:
             for one in needed(task.answers, own):
@@ -133,9 +134,7 @@ class Marker:
                 found = _value(task.check, names)
         except BaseException as raised:  # noqa: BLE001 - a submission may raise anything
             error = raised
-        what = (
-            self.changed()
-        )  # before anything else: the rest relies on what it watches
+        what = self.changed()  # at once: the rest relies on what it watches
         if what:
             return "tampered", f"changed {what}"
         if error is not None:
@@ -153,12 +152,20 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
 
 def _given(rubric: Rubric) -> dict[str, Any]:
     """What the chapter defines before its exercises."""
-    space: dict[str, Any] = {"__name__": "chapter"}
+    space = _module("chapter")
     exec(compile(rubric.preamble, "<chapter>", "exec"), space)  # noqa: S102
     for node in ast.parse(rubric.library).body:
         # A definition may need what the preamble leaves out; then it is no help here.
         with contextlib.suppress(Exception):
             exec(compile(ast.Module([node], []), "<chapter>", "exec"), space)  # noqa: S102
+    return space
+
+
+def _module(name: str, names: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The names of a module that others can look up, as a dataclass does its own."""
+    module = sys.modules[name] = types.ModuleType(name)
+    space = vars(module)
+    space |= dict(names or {}) | {"__name__": name}
     return space
 
 
@@ -207,7 +214,9 @@ def _plain(answer: Any) -> Any:
         for base in kinds[1:]:
             if isinstance(value, base):
                 return plain(base(getattr(base, _READ[base])(value)))
-        if not callable(value) and type(value).__module__ == "submission":
+        if not isinstance(value, torch.nn.Module | types.FunctionType) and _theirs(
+            kind
+        ):
             raise TypeError(f"it returned an object of its own class {kind.__name__}")
         return value
 
@@ -230,6 +239,16 @@ _READ = {
     dict: "copy",
     set: "__iter__",
 }
+
+
+def _theirs(kind: type) -> bool:
+    """Whether a class has a method from a cell, whatever module it claims to be of."""
+    return any(
+        isinstance(one, types.FunctionType)
+        and one.__code__.co_filename.startswith("<cell")
+        for base in kind.__mro__
+        for one in vars(base).values()
+    )
 
 
 def _bounded(words: str) -> str:
