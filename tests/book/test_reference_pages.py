@@ -180,9 +180,13 @@ def public_names():
         yield from (f"{chapter.name}.{name}" for name in getattr(module, "__all__", ()))
 
 
+def api():
+    return read("api.md") + read("checks.md")
+
+
 def documented_names():
     return re.findall(
-        r"^\.\. auto(?:function|class|data):: ([\w.]+)", read("api.md"), re.MULTILINE
+        r"^\.\. auto(?:function|class|data):: ([\w.]+)", api(), re.MULTILINE
     )
 
 
@@ -191,7 +195,7 @@ def test_api_has_every_public_name_once():
 
 
 def test_api_says_when_to_use_each_name():
-    listed = re.findall(r"^\| \{py:\w+\}`~(\S+)` \| \S", read("api.md"), re.MULTILINE)
+    listed = re.findall(r"^\| \{py:\w+\}`~(\S+)` \| \S", api(), re.MULTILINE)
     assert sorted(listed) == sorted(documented_names())
 
 
