@@ -20,7 +20,9 @@ your own computer, PyTorch and Matplotlib come with
 
 {exercises}
 
-Read the chapter and run its cells on the way: the exercises are at its end. Each has
+Read the chapter and run its cells on the way: the exercises are at its end. Lines that
+begin with colons, words in braces and links to other chapters are for the pages of the
+book; Jupyter shows them as they are. Each has
 three cells: the text, a function to fill in (replace the `...`), and a check that says in
 words what is wrong. Run the check as often as you like.
 

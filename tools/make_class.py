@@ -31,6 +31,9 @@ from tqdm import tqdm
 
 OUTPUT = ROOT / "_build" / "class"
 LOSES = "\n`make clean` empties _build: do not keep submissions or grades there."
+KNOWN = (
+    "\nEverybody knows seed 1: for graded work make this again with a --seed of yours."
+)
 CONFIG = Path("nbgrader", "nbgrader_config.py")
 
 
@@ -56,7 +59,7 @@ def make(assigned: list[Chapter], output: Path, address: str, seed: int) -> None
             for chapter in tqdm(assigned, unit="chapter", leave=False, disable=None):
                 for place, data in files(chapter, address, seed):
                     _write(new / place, data)
-            write_kit([chapter.nb for chapter in assigned], new / "grader")
+            write_kit([one.nb for one in assigned], new / "grader", seed=seed)
             _demand_no_leak(new, assigned)
             _move(new, output)
     except FileExistsError as error:
@@ -94,7 +97,7 @@ def _demand_no_leak(folder: Path, assigned: list[Chapter]) -> None:
         )
 
 
-def summary(assigned: list[Chapter], output: Path) -> str:
+def summary(assigned: list[Chapter], output: Path, seed: int) -> str:
     """What was made, where, and what to do next."""
     rows = []
     for chapter in assigned:
@@ -119,9 +122,10 @@ def summary(assigned: list[Chapter], output: Path) -> str:
             "  grader/    a grader that needs no engine and no book",
             "",
             "Next: hand out the zips. To grade what comes back, one of",
-            f"  python {grader}/grade_all.py SUBMISSIONS --chapter {number}",
+            f"  python {grader}/grade_all.py SUBMISSIONS --chapter {number} --seed {seed}",
             f"  cd {nbgrader} && nbgrader generate_assignment --create {slug}",
             f"  cd {otter} && otter assign {slug}.ipynb dist",
+            *([KNOWN] if seed == 1 else []),
             *([LOSES] if output.resolve().is_relative_to(ROOT / "_build") else []),
         ]
     )
@@ -161,7 +165,7 @@ def parser() -> argparse.ArgumentParser:
         type=int,
         default=1,
         metavar="N",
-        help="of the hidden tests in the exports, 1 or more; keep it to yourself "
+        help="of the hidden tests, in all that is made, 1 or more; keep it to yourself "
         "(default: 1)",
     )
     return top
@@ -184,7 +188,7 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     except KeyboardInterrupt:
         print("\nstopped: what was there is as it was", file=sys.stderr)
         return 130
-    print(summary(assigned, given.output))
+    print(summary(assigned, given.output, given.seed))
     return 0
 
 

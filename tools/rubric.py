@@ -90,7 +90,10 @@ def _library(sources: Iterable[str], before: str) -> str:
 
 
 def write_kit(
-    chapters: Iterable[int | NotebookNode], folder: Path, root: Path = ROOT
+    chapters: Iterable[int | NotebookNode],
+    folder: Path,
+    root: Path = ROOT,
+    seed: int = 1,
 ) -> None:
     """Write a grader that needs no book: for a laptop, a server or Gradescope.
 
@@ -100,6 +103,10 @@ def write_kit(
         Numbers of the chapters whose rubrics it holds, or their notebooks.
     folder
         Made where it is not there. Files of an older kit are replaced.
+    root
+        The checkout whose package and chapters it takes.
+    seed
+        Of the draws of its checks, for its commands and for Gradescope.
     """
     rubrics = [
         make_rubric(chapter_file(one, root) if isinstance(one, int) else one)
@@ -128,6 +135,7 @@ def write_kit(
         for mark, words in {
             "@CHAPTER@": chapter,
             "@CHAPTERS@": titles,
+            "@SEED@": str(seed),
             "@REQUIREMENTS@": "\n".join(needs),
             "@QUOTED@": " ".join(f"'{one}'" for one in needs),
         }.items():

@@ -134,7 +134,7 @@ def exercises_table(chapters: list[Chapter]) -> str:
     return table(
         "Exercise | Kind | Stars | min",
         [
-            (task.link, task.kinds, task.stars, task.minutes or "")
+            (task.link, task.kinds, task.stars, task.minutes or "open")
             for chapter in chapters
             for task in chapter.tasks
         ],

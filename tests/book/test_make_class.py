@@ -217,6 +217,18 @@ def test_variants_of_another_chapter_or_of_several_are_refused(
     assert "exercises of chapters 2, 3, expected one" in capsys.readouterr().err
 
 
+def test_a_seed_reaches_every_grader_and_seed_1_is_said_to_be_known(root, out, capsys):
+    assert run(root, out, "2") == 0
+    assert "Everybody knows seed 1" in capsys.readouterr().out
+    assert run(root, out, "2", "--seed", "4711") == 0
+    said = capsys.readouterr().out
+    assert "--chapter 2 --seed 4711" in said and "Everybody" not in said
+    assert "SEED=4711 " in (out / "grader" / "run_autograder").read_text()
+    assert (out / "grader" / "README.md").read_text().count("--seed 4711") == 2
+    for place in ("nbgrader/source/02-doubling/02-doubling", "otter/02-doubling"):
+        assert "seeded(4711)" in (out / f"{place}.ipynb").read_text()
+
+
 def test_the_seed_of_the_chapters_is_refused(root, out, capsys):
     assert run(root, out, "2", "--seed", "0") == 2
     assert "--seed 0: expected 1 or more" in capsys.readouterr().err

@@ -247,6 +247,23 @@ def test_pdf_has_an_outline_and_right_page_numbers(book, site, tmp_path, chromiu
         assert len(contents) == 2  # a link to each chapter
 
 
+def test_a_long_table_begins_where_it_stands(book, site, tmp_path, chromium) -> None:
+    pages = read_pages(book / "_toc.yml", site)
+    soup = BeautifulSoup(join(pages, "A book", {}), "html.parser")
+    row = "<tr><td>row</td></tr>"
+    table = BeautifulSoup(f"<table>{80 * row}</table>", "html.parser")
+    soup.select_one("article").append(table)
+    page = chromium.new_page()
+    page.emulate_media(media="print")
+    whole = site / "whole.html"
+    whole.write_text(str(soup), "utf-8")
+    page.goto(whole.as_uri())
+    breaks = "() => getComputedStyle(document.querySelector('table')).breakInside"
+    assert page.evaluate(breaks) == "auto"
+    page.close()
+    whole.unlink()
+
+
 def test_what_is_missing_is_said(tmp_path, capsys) -> None:
     assert pdf.main(["--site", str(tmp_path)]) == 1
     assert "no built pages there; run `make book` first" in capsys.readouterr().err

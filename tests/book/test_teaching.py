@@ -1,5 +1,6 @@
 """The page for instructors says what the chapters say, and plans for all of them."""
 
+import dataclasses
 import re
 
 import pytest
@@ -45,6 +46,18 @@ def test_chapters_are_read_as_the_graders_read_them(path):
     assert [(t.number, t.title, t.minutes, len(t.stars)) for t in found.tasks] == [
         (one.number, one.title, one.minutes, one.stars) for one in wanted
     ]
+
+
+def test_an_exercise_without_minutes_is_open_and_counts_none():
+    task = teaching.read_task(
+        new_markdown_cell(
+            TASK.replace("15 minutes", "Open"), metadata={"tags": ["exercise"]}
+        )
+    )
+    chapter = teaching.read_chapter(CHAPTERS[0])
+    chapter = dataclasses.replace(chapter, tasks=[task])
+    assert chapter.working == 0
+    assert teaching.exercises_table([chapter]).endswith("| open |")
 
 
 @pytest.fixture(scope="module")

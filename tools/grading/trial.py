@@ -153,12 +153,18 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
 def _given(rubric: Rubric) -> dict[str, Any]:
     """What the chapter defines before its exercises."""
     space = _module("chapter")
-    exec(compile(rubric.preamble, "<chapter>", "exec"), space)  # noqa: S102
+    exec(_compiled(rubric.preamble, "<chapter>"), space)  # noqa: S102
     for node in ast.parse(rubric.library).body:
         # A definition may need what the preamble leaves out; then it is no help here.
         with contextlib.suppress(Exception):
-            exec(compile(ast.Module([node], []), "<chapter>", "exec"), space)  # noqa: S102
+            exec(_compiled(ast.Module([node], []), "<chapter>"), space)  # noqa: S102
     return space
+
+
+def _compiled(source: str | ast.Module | ast.Expression, name: str) -> types.CodeType:
+    """Code as a notebook compiles it: without the `__future__` of this file."""
+    mode = "eval" if isinstance(source, ast.Expression) else "exec"
+    return compile(source, name, mode, dont_inherit=True)
 
 
 def _module(name: str, names: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -172,7 +178,7 @@ def _module(name: str, names: Mapping[str, Any] | None = None) -> dict[str, Any]
 def _run(one: Statement, space: dict[str, Any]) -> str:
     """Run a statement of the student's; words if it fails, as a notebook goes on."""
     try:
-        code = compile(ast.Module([one.node], []), f"<cell {one.place}>", "exec")
+        code = _compiled(ast.Module([one.node], []), f"<cell {one.place}>")
         exec(code, space)  # noqa: S102
     except BaseException as error:  # noqa: BLE001 - as above
         line = getattr(one.node, "lineno", 0)
@@ -187,9 +193,9 @@ def _defines(source: str) -> bool:
 def _value(source: str, names: dict[str, Any]) -> Any:
     """Run a check cell; its last line is an expression, and this is its value."""
     *before, last = ast.parse(source).body
-    exec(compile(ast.Module(before, []), "<check>", "exec"), names)  # noqa: S102
+    exec(_compiled(ast.Module(before, []), "<check>"), names)  # noqa: S102
     assert isinstance(last, ast.Expr)
-    return eval(compile(ast.Expression(last.value), "<check>", "eval"), names)
+    return eval(_compiled(ast.Expression(last.value), "<check>"), names)
 
 
 def _plain(answer: Any) -> Any:
