@@ -49,6 +49,20 @@ def test_solutions_of_every_chapter_get_all_points():
     assert set(status) == {"graded", "passed"}, done.stdout
 
 
+def test_annotations_are_values_as_in_a_notebook(tmp_path):
+    typed = (
+        "import dataclasses\n@dataclasses.dataclass\nclass Row:\n    size: int\n"
+        "def look_up(query, keys, values):\n"
+        "    assert dataclasses.fields(Row)[0].type is int\n"
+        "    return (keys @ query / len(query) ** 0.5).softmax(0) @ values\n"
+    )
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "ada.ipynb").write_text(text(handed_in(2, own={"2.1": typed})))
+    _, _, results = grade(folder, tmp_path / "out", "--chapter", "2")
+    assert results["ada"]["score"] == 11, results
+
+
 @pytest.fixture
 def folder(tmp_path):
     folder = tmp_path / "in"

@@ -41,6 +41,10 @@ class Job:
     skip: tuple[str, ...] = ()
 
 
+class Tampered(Exception):
+    """A submission changed what its check relies on."""
+
+
 class Marker:
     """All that is made once and used for every submission of a chapter."""
 
@@ -61,7 +65,8 @@ class Marker:
             names = dict(self.given) | dict.fromkeys(task.answers, _nothing)
             if task.points and not _defines(task.check):
                 _value(task.check, names)
-        self.changed = fence.trace()
+        self.changed, self.reset = fence.trace(), fence.reset()
+        self.modes, self.kinds = fence.modes(), fence.kinds()
 
     def attempt(self, job: Job, key: bytes, out: int) -> None:
         """Grade one submission and say so in sealed lines."""
@@ -125,18 +130,23 @@ class Marker:
         """Run an answer with all it needs, and its check on it."""
         space, names = _module("submission", self.given), dict(self.given)
         note, found, error = "", None, None
+        seen: list[str] = []
         try:
             for one in needed(task.answers, own):
                 failed = _run(one, space)
                 note = note or failed
-            names.update((name, _plain(space[name])) for name in task.answers)
+            self._look(seen, (0, 0))
+            for name in task.answers:
+                names[name] = self._plain(space[name], seen)
             with self.seeded(seed):
                 found = _value(task.check, names)
         except BaseException as raised:  # noqa: BLE001 - a submission may raise anything
             error = raised
-        what = self.changed()  # at once: the rest relies on what it watches
-        if what:
-            return "tampered", f"changed {what}"
+        self.reset()
+        with contextlib.suppress(Tampered):
+            self._look(seen, (0, 0))  # at once: the rest relies on what it watches
+        if seen:
+            return "tampered", f"changed {seen[0]}"
         if error is not None:
             return "failed", _bounded(note or f"It raised {type(error).__name__}.")
         if type(found) is not self.result:
@@ -144,6 +154,64 @@ class Marker:
         if found.passed is True:
             return "passed", _bounded(found.message)
         return "failed", _bounded(f"{found.message} {note}".strip())
+
+    def _look(self, seen: list[str], modes: tuple[int, int]) -> None:
+        """Stop at a change, and keep it in mind: the check may catch what stops it."""
+        what = self.changed()
+        if what is None and self.modes() != modes:
+            what = "what torch's functions do, by a mode"
+        if what:
+            seen.append(what)
+            raise Tampered(what)
+
+    def _plain(self, answer: Any, seen: list[str]) -> Any:
+        """The answer, handing out plain values: nothing that lies when compared.
+
+        What it changed is looked for after each call: by the end of the check, code that
+        answers in the place of a comparison may have put everything back.
+        """
+        import torch
+
+        lower, known, look = torch.Tensor.as_subclass, self.kinds, self._look
+        modes = self.modes
+        kinds = (torch.Tensor, str, int, float, list, tuple, dict, set)
+        own = torch._C.DisableTorchFunctionSubclass
+        exact = frozenset({*kinds, bool, torch.nn.Parameter, torch.Size})
+
+        def plain(value: Any) -> Any:
+            kind = type(value)
+            if kind in (list, tuple):
+                return kind(map(plain, value))
+            if kind is dict:
+                return {plain(k): plain(v) for k, v in value.items()}
+            if kind in exact:
+                return value
+            if issubclass(kind, torch.Tensor):
+                with own():
+                    return lower(value, torch.Tensor)
+            for base in kinds[1:]:
+                if issubclass(kind, base):
+                    return plain(base(getattr(base, _READ[base])(value)))
+            if kind is types.FunctionType:
+                return careful(value)
+            if kind not in known and not _is_layer(kind):
+                raise TypeError(
+                    f"it returned an object of its own class {kind.__name__}"
+                )
+            return value
+
+        def careful(function: Any) -> Any:
+            @functools.wraps(function)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                before = modes()  # a check may measure with one
+                try:
+                    return plain(function(*args, **kwargs))
+                finally:
+                    look(seen, before)
+
+            return call
+
+        return careful(answer) if callable(answer) else answer
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
@@ -153,11 +221,11 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
 def _given(rubric: Rubric) -> dict[str, Any]:
     """What the chapter defines before its exercises."""
     space = _module("chapter")
-    exec(compile(rubric.preamble, "<chapter>", "exec"), space)  # noqa: S102
+    exec(_compiled(rubric.preamble, "<chapter>"), space)  # noqa: S102
     for node in ast.parse(rubric.library).body:
         # A definition may need what the preamble leaves out; then it is no help here.
         with contextlib.suppress(Exception):
-            exec(compile(ast.Module([node], []), "<chapter>", "exec"), space)  # noqa: S102
+            exec(_compiled(ast.Module([node], []), "<chapter>"), space)  # noqa: S102
     return space
 
 
@@ -172,12 +240,17 @@ def _module(name: str, names: Mapping[str, Any] | None = None) -> dict[str, Any]
 def _run(one: Statement, space: dict[str, Any]) -> str:
     """Run a statement of the student's; words if it fails, as a notebook goes on."""
     try:
-        code = compile(ast.Module([one.node], []), f"<cell {one.place}>", "exec")
+        code = _compiled(ast.Module([one.node], []), f"<cell {one.place}>")
         exec(code, space)  # noqa: S102
     except BaseException as error:  # noqa: BLE001 - as above
         line = getattr(one.node, "lineno", 0)
         return f"Cell {one.place}, line {line}: {type(error).__name__}: {error}"
     return ""
+
+
+def _compiled(source: str | ast.Module, file: str) -> types.CodeType:
+    """Code as a notebook compiles it: this file's `annotations` import is not its own."""
+    return compile(source, file, "exec", dont_inherit=True)
 
 
 def _defines(source: str) -> bool:
@@ -187,47 +260,9 @@ def _defines(source: str) -> bool:
 def _value(source: str, names: dict[str, Any]) -> Any:
     """Run a check cell; its last line is an expression, and this is its value."""
     *before, last = ast.parse(source).body
-    exec(compile(ast.Module(before, []), "<check>", "exec"), names)  # noqa: S102
+    exec(_compiled(ast.Module(before, []), "<check>"), names)  # noqa: S102
     assert isinstance(last, ast.Expr)
     return eval(compile(ast.Expression(last.value), "<check>", "eval"), names)
-
-
-def _plain(answer: Any) -> Any:
-    """The answer, handing out plain values: no subclass that lies when compared."""
-    import torch
-
-    kinds = (torch.Tensor, str, int, float, list, tuple, dict, set)
-    own = torch._C.DisableTorchFunctionSubclass
-    exact = frozenset({*kinds, bool, torch.nn.Parameter, torch.Size})
-
-    def plain(value: Any) -> Any:
-        kind = type(value)
-        if kind in (list, tuple):
-            return kind(map(plain, value))
-        if kind is dict:
-            return {plain(k): plain(v) for k, v in value.items()}
-        if kind in exact:
-            return value
-        if isinstance(value, torch.Tensor):
-            with own():
-                return value.as_subclass(torch.Tensor)
-        for base in kinds[1:]:
-            if isinstance(value, base):
-                return plain(base(getattr(base, _READ[base])(value)))
-        if not isinstance(value, torch.nn.Module | types.FunctionType) and _theirs(
-            kind
-        ):
-            raise TypeError(f"it returned an object of its own class {kind.__name__}")
-        return value
-
-    if not isinstance(answer, types.FunctionType):
-        return answer
-
-    @functools.wraps(answer)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return plain(answer(*args, **kwargs))
-
-    return call
 
 
 _READ = {
@@ -241,14 +276,16 @@ _READ = {
 }
 
 
-def _theirs(kind: type) -> bool:
-    """Whether a class has a method from a cell, whatever module it claims to be of."""
-    return any(
-        isinstance(one, types.FunctionType)
-        and one.__code__.co_filename.startswith("<cell")
-        for base in kind.__mro__
-        for one in vars(base).values()
+def _is_layer(kind: type) -> bool:
+    """Whether a class of the student's is a layer that does not claim to be a tensor."""
+    import torch
+
+    return issubclass(kind, torch.nn.Module) and not any(
+        name in vars(base) for base in kind.__mro__[:-1] for name in _CLAIMS
     )
+
+
+_CLAIMS = ("__class__", "__getattribute__", "__torch_function__")
 
 
 def _bounded(words: str) -> str:
