@@ -1,7 +1,6 @@
 """Attention, measured: explicit and fast implementations of one idea that agree."""
 
 from attention_lib import (
-    configuration,
     diagnostics,
     efficient,
     interop,
@@ -58,7 +57,6 @@ __all__ = [
     "alibi_slopes",
     "apply_rotary",
     "attention_steps",
-    "configuration",
     "diagnostics",
     "efficient",
     "interop",

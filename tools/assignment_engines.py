@@ -64,6 +64,7 @@ name: {chapter.slug}
 generate: true
 requirements:
   - "attention-lib[plot] @ git+{repository}"
+  - pydantic
 export_cell:
   pdf: false
 """

@@ -141,4 +141,4 @@ def requirements(root: Path = ROOT) -> list[str]:
     """What a kit needs beside the copy of the package that it holds."""
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     plot = project["project"]["optional-dependencies"]["plot"]
-    return [*project["project"]["dependencies"], *plot, "ipython", "psutil"]
+    return [*project["project"]["dependencies"], *plot, "ipython", "psutil", "pydantic"]
