@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import functools
 import hmac
 import json
 import os
@@ -23,6 +22,7 @@ from grading import bans, fence
 from grading.code import Statement, is_stub, needed, statements
 from grading.rubric import Refused, Rubric, Task, load
 from grading.submission import Cell, own_cells
+from grading.watch import Watch
 
 LONGEST = 400
 CLOSED = 71  # exit code of an attempt that can no longer say anything
@@ -39,10 +39,6 @@ class Job:
     seconds: int
     solutions: bool
     skip: tuple[str, ...] = ()
-
-
-class Tampered(Exception):
-    """A submission changed what its check relies on."""
 
 
 class Marker:
@@ -65,8 +61,7 @@ class Marker:
             names = dict(self.given) | dict.fromkeys(task.answers, _nothing)
             if task.points and not _defines(task.check):
                 _value(task.check, names)
-        self.changed, self.reset = fence.trace(), fence.reset()
-        self.modes, self.kinds = fence.modes(), fence.kinds()
+        self.watch = Watch()
 
     def attempt(self, job: Job, key: bytes, out: int) -> None:
         """Grade one submission and say so in sealed lines."""
@@ -130,23 +125,20 @@ class Marker:
         """Run an answer with all it needs, and its check on it."""
         space, names = _module("submission", self.given), dict(self.given)
         note, found, error = "", None, None
-        seen: list[str] = []
         try:
             for one in needed(task.answers, own):
                 failed = _run(one, space)
                 note = note or failed
-            self._look(seen, (0, 0))
+            self.watch.look()
             for name in task.answers:
-                names[name] = self._plain(space[name], seen)
+                names[name] = self.watch.plain(space[name])
             with self.seeded(seed):
                 found = _value(task.check, names)
         except BaseException as raised:  # noqa: BLE001 - a submission may raise anything
             error = raised
-        self.reset()
-        with contextlib.suppress(Tampered):
-            self._look(seen, (0, 0))  # at once: the rest relies on what it watches
-        if seen:
-            return "tampered", f"changed {seen[0]}"
+        what = self.watch.end()  # at once: the rest relies on what it watches
+        if what:
+            return "tampered", f"changed {what}"
         if error is not None:
             return "failed", _bounded(note or f"It raised {type(error).__name__}.")
         if type(found) is not self.result:
@@ -154,64 +146,6 @@ class Marker:
         if found.passed is True:
             return "passed", _bounded(found.message)
         return "failed", _bounded(f"{found.message} {note}".strip())
-
-    def _look(self, seen: list[str], modes: tuple[int, int]) -> None:
-        """Stop at a change, and keep it in mind: the check may catch what stops it."""
-        what = self.changed()
-        if what is None and self.modes() != modes:
-            what = "what torch's functions do, by a mode"
-        if what:
-            seen.append(what)
-            raise Tampered(what)
-
-    def _plain(self, answer: Any, seen: list[str]) -> Any:
-        """The answer, handing out plain values: nothing that lies when compared.
-
-        What it changed is looked for after each call: by the end of the check, code that
-        answers in the place of a comparison may have put everything back.
-        """
-        import torch
-
-        lower, known, look = torch.Tensor.as_subclass, self.kinds, self._look
-        modes = self.modes
-        kinds = (torch.Tensor, str, int, float, list, tuple, dict, set)
-        own = torch._C.DisableTorchFunctionSubclass
-        exact = frozenset({*kinds, bool, torch.nn.Parameter, torch.Size})
-
-        def plain(value: Any) -> Any:
-            kind = type(value)
-            if kind in (list, tuple):
-                return kind(map(plain, value))
-            if kind is dict:
-                return {plain(k): plain(v) for k, v in value.items()}
-            if kind in exact:
-                return value
-            if issubclass(kind, torch.Tensor):
-                with own():
-                    return lower(value, torch.Tensor)
-            for base in kinds[1:]:
-                if issubclass(kind, base):
-                    return plain(base(getattr(base, _READ[base])(value)))
-            if kind is types.FunctionType:
-                return careful(value)
-            if kind not in known and not _is_layer(kind):
-                raise TypeError(
-                    f"it returned an object of its own class {kind.__name__}"
-                )
-            return value
-
-        def careful(function: Any) -> Any:
-            @functools.wraps(function)
-            def call(*args: Any, **kwargs: Any) -> Any:
-                before = modes()  # a check may measure with one
-                try:
-                    return plain(function(*args, **kwargs))
-                finally:
-                    look(seen, before)
-
-            return call
-
-        return careful(answer) if callable(answer) else answer
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
@@ -263,29 +197,6 @@ def _value(source: str, names: dict[str, Any]) -> Any:
     exec(_compiled(ast.Module(before, []), "<check>"), names)  # noqa: S102
     assert isinstance(last, ast.Expr)
     return eval(compile(ast.Expression(last.value), "<check>", "eval"), names)
-
-
-_READ = {
-    str: "__str__",
-    int: "__index__",
-    float: "__float__",
-    list: "__iter__",
-    tuple: "__iter__",
-    dict: "copy",
-    set: "__iter__",
-}
-
-
-def _is_layer(kind: type) -> bool:
-    """Whether a class of the student's is a layer that does not claim to be a tensor."""
-    import torch
-
-    return issubclass(kind, torch.nn.Module) and not any(
-        name in vars(base) for base in kind.__mro__[:-1] for name in _CLAIMS
-    )
-
-
-_CLAIMS = ("__class__", "__getattribute__", "__torch_function__")
 
 
 def _bounded(words: str) -> str:
