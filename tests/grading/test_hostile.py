@@ -3,8 +3,13 @@
 Exercise 2.1 is the hostile one; the other four are solved and must count, 10 points.
 """
 
+from fractions import Fraction
+
 import pytest
+import torch
+from grading.watch import Watch
 from handing_in import grade, handed_in, text
+from torch import nn
 
 HEAD = "def look_up(query, keys, values):\n"
 RIGHT = "    return (keys @ query / len(query) ** 0.5).softmax(0) @ values\n"
@@ -314,3 +319,16 @@ def test_it_gets_its_word_and_the_other_exercises_count(graded, name):
     assert found["score"] == points, found
     said = found["tests"][0]["output"] if points else found["output"]
     assert any(word in said for word in words.split("|")), said
+
+
+def test_plain_values_and_what_libraries_make_pass_as_they_are():
+    watch = Watch()
+    for value in (nn.Linear(1, 1), Fraction(1, 2), 1j, range(3), torch.float32, None):
+        assert watch.plain(lambda value=value: value)() is value
+
+
+def test_a_class_of_a_library_that_was_made_to_claim_is_refused(monkeypatch):
+    watch = Watch()
+    monkeypatch.setattr(Fraction, "__torch_function__", None, raising=False)
+    with pytest.raises(TypeError, match="Fraction"):
+        watch.plain(lambda: Fraction(1, 2))()
