@@ -66,6 +66,20 @@ def test_a_check_leaves_the_reader_s_random_numbers_alone(check):
     assert torch.equal(after, torch.rand(3))
 
 
+@pytest.mark.parametrize(("check", "solution"), SOLUTIONS)
+def test_what_an_answer_does_to_its_inputs_does_not_move_the_target(check, solution):
+    emptied = []
+
+    def empties(*args):
+        for one in args:
+            if isinstance(one, torch.Tensor):
+                emptied.append(one.detach().zero_())
+        return solution(*args)
+
+    found = check(empties)
+    assert not (emptied and found.passed)
+
+
 @pytest.mark.parametrize(("check", "answer", "cause"), WRONG)
 def test_a_wrong_answer_hears_its_cause(check, answer, cause):
     found = check(answer)

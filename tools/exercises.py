@@ -19,6 +19,9 @@ from notebook_form import KINDS, code_cells, tags
 
 ORDER = ("exercise", "stub", "check", "solution")
 
+# After these a name may still have the value that it had before.
+MAY_KEEP = (ast.AugAssign, ast.For, ast.If, ast.Try, ast.While)
+
 HEAD = re.compile(r"\{exercise\} (\d+\.\d+) (.+)")
 STARS = re.compile(r"★+")
 MINUTES = re.compile(r"(\d+) minutes")
@@ -141,7 +144,7 @@ def preamble(nb: NotebookNode) -> str:
                 names = _bound(node)
                 if names & wanted or isinstance(node, ast.Import | ast.ImportFrom):
                     kept.append(_text(cell.source, node))
-                    if not isinstance(node, ast.For | ast.AugAssign):
+                    if not isinstance(node, MAY_KEEP):
                         wanted -= names
                     wanted |= _used(ast.unparse(node))
     return re.sub(r"\n{4,}", "\n\n\n", "\n".join(reversed(kept))).strip()

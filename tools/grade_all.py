@@ -119,6 +119,7 @@ def run(given: argparse.Namespace) -> list[dict[str, Any]]:
     """Grade what is not graded yet, store each result, and give all of them."""
     rubric, rubric_file = rubric_of(given)
     found = submissions(given.submissions, given.out)
+    names = None if given.roster is None else students(given.roster)
     options = pool.Options(
         workers=given.workers,
         seconds=given.seconds,
@@ -133,7 +134,12 @@ def run(given: argparse.Namespace) -> list[dict[str, Any]]:
     stamps, kept, left = {}, {}, {}
     for one in found:
         stamps[one.path] = reports.stamp(
-            one.path, rubric, given.seed, given.count_solutions
+            one.path,
+            rubric,
+            given.seed,
+            given.seconds,
+            given.memory,
+            given.count_solutions,
         )
         old = None if given.again else reports.load(one.result)
         if old and stamps[one.path] and old["extra_data"]["stamp"] == stamps[one.path]:
@@ -155,13 +161,13 @@ def run(given: argparse.Namespace) -> list[dict[str, Any]]:
                 bar.update()
     finally:
         records = [kept[one.path] for one in found if one.path in kept]
-        rows = reports.table(_with_class(records, given.roster, rubric), rubric)
+        rows = reports.table(_with_class(records, names, rubric), rubric)
         reports.as_csv(rows, given.out / "grades.csv")
     return records
 
 
 def _with_class(
-    records: list[dict[str, Any]], roster: Path | None, rubric: Rubric
+    records: list[dict[str, Any]], names: list[str] | None, rubric: Rubric
 ) -> list[dict[str, Any]]:
     """Records with a word on who handed in twice, not at all, or is not in the class."""
     handed = [one["extra_data"]["student"] for one in records]
@@ -171,9 +177,8 @@ def _with_class(
                 f"{student} handed in {handed.count(student)} notebooks",
                 *one["extra_data"]["words"],
             ]
-    if roster is None:
+    if names is None:
         return records
-    names = students(roster)
     for one, student in zip(records, handed, strict=True):
         if student not in names:
             one["extra_data"]["words"].insert(0, f"{student} is not in the roster")
@@ -298,6 +303,10 @@ def main(arguments: list[str] | None = None) -> int:
         records = run(given)
     except Refused as refused:
         print(refused, file=sys.stderr)
+        return 2
+    except OSError as error:  # the folder is read-only, the table is open elsewhere
+        where = error.filename2 or error.filename or given.out
+        print(f"{where}: {error.strerror}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(

@@ -127,6 +127,11 @@ def check(
     return decorate
 
 
+def copies(*tensors: Tensor) -> Iterator[Tensor]:
+    """What the reader's function may change in place while the check keeps its own."""
+    return (tensor.clone() for tensor in tensors)
+
+
 def demand_tensor(found: object, shape: tuple[int, ...], what: str) -> Tensor:
     """The reader's tensor, once it is one of the right shape and finite."""
     if found is None:

@@ -13,6 +13,7 @@ from attention_lib.checks._report import (
     READY_ATTENTION,
     NotYet,
     check,
+    copies,
     demand_tensor,
     draws,
     explain,
@@ -34,7 +35,7 @@ def look_up(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> str:
     Exercise 2.1: not yet. The function returns nothing yet.
     """
     query, keys, values = torch.randn(3), torch.randn(5, 3), torch.randn(5, 4)
-    found = demand_tensor(answer(query, keys, values), (4,), "The output")
+    found = demand_tensor(answer(*copies(query, keys, values)), (4,), "The output")
     scores = keys @ query  # (S,)
     scaled = scores / math.sqrt(3)
     explain(
@@ -72,7 +73,7 @@ def attend(answer: Attend) -> str:
     """
     query, key = torch.randn(2, 4, 3), torch.randn(2, 6, 3)
     value = torch.randn(2, 6, 5)
-    found = answer(query, key, value)
+    found = answer(*copies(query, key, value))
     if isinstance(found, Tensor) and found.shape == (2, 6, 5):
         raise NotYet(
             "There is one output row for each key. The queries ask: there must be "
@@ -101,7 +102,9 @@ def attend(answer: Attend) -> str:
     )
     query = torch.randn(3, 3)  # L = S = D = 3: every axis could be taken for another
     key, value = torch.randn(3, 3), torch.randn(3, 3)
-    found = demand_tensor(answer(query, key, value), (3, 3), "The output without batch")
+    found = demand_tensor(
+        answer(*copies(query, key, value)), (3, 3), "The output without batch"
+    )
     explain(
         found,
         (query @ key.mT / math.sqrt(3)).softmax(-1) @ value,

@@ -251,7 +251,7 @@ def for_torch(answer: Callable[[Tensor, int], Tensor]) -> str:
     """
     B, H, L = 2, 3, 4
     keep = masks.causal(L) & masks.padding([4, 2], L)  # (B, 1, L, S)
-    found = answer(keep, H)
+    found = answer(keep.clone(), H)
     if isinstance(found, Tensor) and found.shape == (B, H, L, L):
         raise NotYet("Nearly: join the first two axes, B and H, into one.")
     found = _demand_mask(found, (B * H, L, L))

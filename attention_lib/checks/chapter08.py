@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from attention_lib import masks
 from attention_lib.block import TransformerBlock
-from attention_lib.checks._report import NotYet, check, demand_tensor, explain
+from attention_lib.checks._report import NotYet, check, copies, demand_tensor, explain
 
 __all__ = [
     "alive",
@@ -38,7 +39,7 @@ def layer_norm(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> str:
     """
     x = torch.randn(2, 3, 4) * 2 + 1
     gain, shift = torch.randn(4) + 2, torch.randn(4)
-    found = demand_tensor(answer(x, gain, shift), (2, 3, 4), "The output")
+    found = demand_tensor(answer(*copies(x, gain, shift)), (2, 3, 4), "The output")
     wanted = F.layer_norm(x, (4,), gain, shift)
     centred = x - x.mean(-1, keepdim=True)
     mean_square = centred.square().mean(-1, keepdim=True)
@@ -69,7 +70,7 @@ def layer_norm(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> str:
     # A token whose variance is as small as epsilon tells where epsilon stands.
     small = torch.tensor([[1.0, 1.0, 1.0, 1.0], [1.0, 1.004, 0.996, 1.0]])
     ones, zeros = torch.ones(4), torch.zeros(4)
-    found = answer(small, ones, zeros)
+    found = answer(small.clone(), ones, zeros)
     if not bool(torch.isfinite(found).all()):
         raise NotYet(
             "A token of four equal entries gives NaN or infinity: add epsilon to the "
@@ -106,7 +107,9 @@ def pre_norm_block(
     x = torch.randn(2, 5, 6)
     with torch.no_grad():
         found = demand_tensor(
-            answer(x, norm_1, attend, norm_2, feed), (2, 5, 6), "The output"
+            answer(x.clone(), *copy.deepcopy((norm_1, attend, norm_2, feed))),
+            (2, 5, 6),
+            "The output",
         )
         middle = x + attend(norm_1(x))
         after = norm_1(x + attend(x))

@@ -13,6 +13,7 @@ from attention_lib.checks._report import (
     READY_ATTENTION,
     NotYet,
     check,
+    copies,
     demand_number,
     demand_tensor,
     draws,
@@ -223,7 +224,7 @@ def frugal(answer: Attend) -> str:
     """
     query, key = torch.randn(2, 300, 8), torch.randn(2, 500, 8)
     value = torch.randn(2, 500, 6)
-    found = demand_tensor(answer(query, key, value), (2, 300, 6), "The output")
+    found = demand_tensor(answer(*copies(query, key, value)), (2, 300, 6), "The output")
     weights = (query @ key.mT / math.sqrt(8)).softmax(-1)
     explain(
         found,

@@ -13,6 +13,7 @@ from attention_lib import masks
 from attention_lib.checks._report import (
     NotYet,
     check,
+    copies,
     demand_number,
     demand_tensor,
     draws,
@@ -82,7 +83,8 @@ def one_more(
     H, Hkv, S, D = 6, 2, 5, 4
     all_q = torch.randn(H, S + 1, D)
     all_k, all_v = torch.randn(2, Hkv, S + 1, D)
-    found = answer(all_q[:, S:], all_k[:, S:], all_v[:, S:], all_k[:, :S], all_v[:, :S])
+    parts = all_q[:, S:], all_k[:, S:], all_v[:, S:], all_k[:, :S], all_v[:, :S]
+    found = answer(*copies(*parts))
     if found is None:
         raise NotYet("The function returns nothing yet.")
     if not isinstance(found, (tuple, list)) or len(found) != 3:
@@ -195,7 +197,7 @@ def to_int8(answer: Callable[[Tensor], tuple[Tensor, Tensor]]) -> str:
     True
     """
     weight = torch.randn(5, 9) * torch.tensor([1.0, 30.0, 1e-4, 2.0, 0.3])[:, None]
-    integers, scales = _pair(answer(weight), weight)
+    integers, scales = _pair(answer(weight.clone()), weight)
     largest = weight.abs().amax(dim=1, keepdim=True)  # (out, 1)
     if scales.shape == (5,):
         raise NotYet("The scales have shape (5,): give them (5, 1), to broadcast.")
@@ -219,7 +221,7 @@ def to_int8(answer: Callable[[Tensor], tuple[Tensor, Tensor]]) -> str:
             f"{cause or 'did the integers wrap around?'}."
         )
     weight[3] = 0.0
-    integers, scales = _pair(answer(weight), weight)
+    integers, scales = _pair(answer(weight.clone()), weight)
     if not bool(scales.isfinite().all()) or bool(integers[3].any()):
         raise NotYet("A row of zeros does not come back as zeros: its largest is 0.")
     if not bool((scales[3] > 0).all()):

@@ -13,6 +13,7 @@ from attention_lib.checks._report import (
     READY_ATTENTION,
     NotYet,
     check,
+    copies,
     demand_number,
     demand_tensor,
     draws,
@@ -241,7 +242,7 @@ def query_gradient(answer: Callable[..., Tensor]) -> str:
     """
     given = _kept(13, 75, 4, 6)
     query, key, value, output, level, grad = given
-    found = demand_tensor(answer(*given), (13, 4), "The gradient")
+    found = demand_tensor(answer(*copies(*given)), (13, 4), "The gradient")
     scores = query @ key.mT / 2
     weights = (scores - level[:, None]).exp()
     products = grad @ value.mT

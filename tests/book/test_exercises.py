@@ -107,3 +107,12 @@ def test_a_stub_that_is_not_python_is_refused_by_name():
         Refusal, match="exercise 1.1: a stub that is not Python, line 1"
     ):
         exercises(nb)
+
+
+def test_the_preamble_holds_what_a_branch_may_leave_as_it_was():
+    nb = made("exercise", "stub", "check", "solution")
+    nb.cells.insert(0, new_code_cell("size = 1\nif len(str()) > 2:\n    size = 3"))
+    nb.cells[2].source = "def answer():\n    return size + ..."
+    names = {}
+    run(preamble(nb), names)
+    assert names["size"] == 1

@@ -3,8 +3,13 @@
 Exercise 2.1 is the hostile one; the other four are solved and must count, 10 points.
 """
 
+from fractions import Fraction
+
 import pytest
+import torch
+from grading.watch import Watch
 from handing_in import grade, handed_in, text
+from torch import nn
 
 HEAD = "def look_up(query, keys, values):\n"
 RIGHT = "    return (keys @ query / len(query) ** 0.5).softmax(0) @ values\n"
@@ -13,6 +18,22 @@ RIGHT = "    return (keys @ query / len(query) ** 0.5).softmax(0) @ values\n"
 def body(*lines):
     return HEAD + "".join(f"    {line}\n" for line in lines)
 
+
+YES = (
+    "class Yes(torch.Tensor):\n"
+    "    @classmethod\n"
+    "    def __torch_function__(cls, func, types, args=(), kwargs=None):\n"
+    "        return func is torch.allclose or "
+    "super().__torch_function__(func, types, args, kwargs or {})\n"
+)
+MODE = (
+    "from torch.overrides import TorchFunctionMode\n"
+    "class Mode(TorchFunctionMode):\n"
+    "    def __torch_function__(self, func, types, args=(), kwargs=None):\n"
+    "        if func is not torch.allclose: return func(*args, **(kwargs or {}))\n"
+    "        self.__exit__(None, None, None)\n"
+    "        return True\n"
+)
 
 # What 2.1 holds; points of all five; words of 2.1, or of the whole if it was tampered.
 IN_ONE_EXERCISE = {
@@ -142,12 +163,53 @@ IN_ONE_EXERCISE = {
         "looks inside with f_locals",
     ),
     "a tensor that says yes": (
-        "class Yes(torch.Tensor):\n"
-        "    @classmethod\n"
-        "    def __torch_function__(cls, func, types, args=(), kwargs=None):\n"
-        "        return func is torch.allclose or "
-        "super().__torch_function__(func, types, args, kwargs or {})\n"
-        + body("return values[0].as_subclass(Yes)"),
+        YES + body("return values[0].as_subclass(Yes)"),
+        10,
+        "The shape is right, the numbers are not",
+    ),
+    "the same, from what is no plain function": (
+        YES
+        + "import functools\n"
+        + body("return values[0].as_subclass(Yes)").replace("look_up", "inner")
+        + "look_up = functools.partial(inner)\n",
+        10,
+        "The shape is right, the numbers are not",
+    ),
+    "an object that claims to be a tensor": (
+        "class Claims:\n"
+        "    __class__ = property(lambda self: torch.Tensor)\n"
+        "    shape = property(lambda self: (4,))\n"
+        "    as_subclass = property(lambda self: lambda kind: self)\n"
+        "    detach = double = property(lambda self: lambda: self)\n"
+        "    __torch_function__ = classmethod(lambda *given: torch.tensor(True))\n"
+        + body("return Claims()"),
+        10,
+        "object of its own class Claims",
+    ),
+    "a mode that says yes": (
+        MODE + body("Mode().__enter__()", "return values[0]"),
+        0,
+        "changed what torch's functions do, by a mode",
+    ),
+    "a mode that is on before the check": (
+        MODE + "on = Mode().__enter__()\n" + body("on", "return values[0]"),
+        0,
+        "changed what torch's functions do, by a mode",
+    ),
+    "says yes once and puts all back": (
+        body(
+            "usual = torch.allclose",
+            "def yes(*given, **more):",
+            "    torch.allclose = usual",
+            "    return True",
+            "torch.allclose = yes",
+            "return values[0]",
+        ),
+        0,
+        "changed torch.allclose",
+    ),
+    "empties what it was given": (
+        body("for one in (query, keys, values): one.zero_()", "return values[0]"),
         10,
         "The shape is right, the numbers are not",
     ),
@@ -257,3 +319,16 @@ def test_it_gets_its_word_and_the_other_exercises_count(graded, name):
     assert found["score"] == points, found
     said = found["tests"][0]["output"] if points else found["output"]
     assert any(word in said for word in words.split("|")), said
+
+
+def test_plain_values_and_what_libraries_make_pass_as_they_are():
+    watch = Watch()
+    for value in (nn.Linear(1, 1), Fraction(1, 2), 1j, range(3), torch.float32, None):
+        assert watch.plain(lambda value=value: value)() is value
+
+
+def test_a_class_of_a_library_that_was_made_to_claim_is_refused(monkeypatch):
+    watch = Watch()
+    monkeypatch.setattr(Fraction, "__torch_function__", None, raising=False)
+    with pytest.raises(TypeError, match="Fraction"):
+        watch.plain(lambda: Fraction(1, 2))()

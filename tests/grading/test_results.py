@@ -49,6 +49,20 @@ def test_solutions_of_every_chapter_get_all_points():
     assert set(status) == {"graded", "passed"}, done.stdout
 
 
+def test_annotations_are_values_as_in_a_notebook(tmp_path):
+    typed = (
+        "import dataclasses\n@dataclasses.dataclass\nclass Row:\n    size: int\n"
+        "def look_up(query, keys, values):\n"
+        "    assert dataclasses.fields(Row)[0].type is int\n"
+        "    return (keys @ query / len(query) ** 0.5).softmax(0) @ values\n"
+    )
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "ada.ipynb").write_text(text(handed_in(2, own={"2.1": typed})))
+    _, _, results = grade(folder, tmp_path / "out", "--chapter", "2")
+    assert results["ada"]["score"] == 11, results
+
+
 @pytest.fixture
 def folder(tmp_path):
     folder = tmp_path / "in"
@@ -100,16 +114,17 @@ def test_a_run_is_kept_and_goes_on_where_it_was(folder, tmp_path):
     assert "carol handed in 2 notebooks" in table[3]["words"]
 
 
-def test_a_result_is_kept_for_the_same_file_rubric_and_seed_alone(folder):
+def test_a_result_is_kept_for_the_same_file_rubric_and_options_alone(folder):
     one, two = make_rubric(chapter_file(2)), make_rubric(chapter_file(4))
     kept = {
-        reports.stamp(folder / name, rubric, seed, solutions)
+        reports.stamp(folder / name, rubric, seed, seconds, solutions)
         for name in ("alice.ipynb", "bob.ipynb")
         for rubric in (one, two)
         for seed in (1, 2)
+        for seconds in (20, 60)
         for solutions in (False, True)
     }
-    assert len(kept) == 16
+    assert len(kept) == 32
 
 
 def test_an_interruption_loses_nothing_that_was_graded(folder, tmp_path):
@@ -186,6 +201,25 @@ def test_gradescope_hears_what_is_wrong_with_what_was_handed_in(folder, tmp_path
 def test_a_mistake_is_refused_in_words(folder, tmp_path, arguments, words):
     code, said, _ = grade(folder, tmp_path / "out", *arguments)
     assert code == 2 and words in said and "Traceback" not in said
+
+
+def test_a_roster_is_read_before_anything_is_graded(folder, tmp_path):
+    out = tmp_path / "out"
+    code, _, results = grade(folder, out, "--chapter=2", "--roster", "nowhere.csv")
+    assert code == 2 and not results
+
+
+def test_more_time_grades_anew_who_had_too_little(folder, tmp_path):
+    out = tmp_path / "out"
+    grade(folder, out, "--chapter", "2", "--seconds", "19")
+    _, said, _ = grade(folder, out, "--chapter", "2", "--seconds", "20")
+    assert "stay as they are" not in said
+
+
+def test_grades_that_cannot_be_written_are_told_in_words(folder, tmp_path):
+    (tmp_path / "out").write_text("a file")
+    code, said, _ = grade(folder, tmp_path / "out", "--chapter", "2")
+    assert code == 2 and "Traceback" not in said and "out" in said
 
 
 def test_an_empty_folder_is_refused(tmp_path):

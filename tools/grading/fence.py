@@ -163,12 +163,45 @@ def refuse(folder: Path) -> list[str]:
     return tried
 
 
+def reset() -> Callable[[], None]:
+    """Remember torch's switches for all that runs; the answer puts them back."""
+    import torch
+
+    set_grad, set_device = torch.set_grad_enabled, torch.set_default_device
+
+    def put_back() -> None:
+        set_grad(True)
+        set_device(None)
+
+    return put_back
+
+
+def modes() -> Callable[[], tuple[int, int]]:
+    """How many modes are on; one answers in torch's place, and changes no name."""
+    import torch
+
+    functions = torch._C._len_torch_function_stack
+    dispatches = torch._C._len_torch_dispatch_stack
+    return lambda: (functions(), dispatches())
+
+
+def kinds() -> frozenset[type]:
+    """Every class that there is."""
+    found: set[type] = set()
+    waiting: list[type] = [object]
+    while waiting:
+        new = set(type.__subclasses__(waiting.pop())) - found
+        found |= new
+        waiting += new
+    return frozenset(found)
+
+
 def trace() -> Callable[[], str | None]:
     """Remember the package and what its checks call; the answer names what changed."""
     import torch
 
-    switches = (torch.set_default_dtype, torch.set_grad_enabled)
-    usual, basic = torch.get_default_dtype(), vars(sys.modules["builtins"])
+    set_dtype, usual = torch.set_default_dtype, torch.get_default_dtype()
+    basic = vars(sys.modules["builtins"])
     held = dict(basic)
     before: list[tuple[str, Any, dict[str, Any], bool]] = []
     insides: list[tuple[str, FunctionType, tuple[Any, ...]]] = []
@@ -191,8 +224,7 @@ def trace() -> Callable[[], str | None]:
             if basic.get(key) is not one:
                 basic.update(held)
                 return "builtins." + key
-        switches[0](usual)
-        switches[1](True)
+        set_dtype(usual)  # it exchanges torch.Storage
         for name, owner, known, closed in before:
             now = vars(owner)
             for key, one in known.items():

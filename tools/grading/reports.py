@@ -85,9 +85,13 @@ def headline(graded: Graded) -> str:
     )
 
 
-def stamp(path: Path, rubric: Rubric, seed: int, solutions: bool) -> str:
-    """What a stored result must share with a new one to stand for it."""
-    digest = hashlib.sha256(f"{rubric.dumps()}{seed}{solutions}".encode())
+def stamp(path: Path, rubric: Rubric, *options: int) -> str:
+    """What a stored result must share with a new one to stand for it.
+
+    The options are all that a result may depend on: the seed, the limits, and whether
+    solutions count.
+    """
+    digest = hashlib.sha256(f"{rubric.dumps()}{options}".encode())
     try:
         if path.is_file() and not path.is_symlink():
             with open(path, "rb") as file:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import functools
 import hmac
 import json
 import os
@@ -23,6 +22,7 @@ from grading import bans, fence
 from grading.code import Statement, is_stub, needed, statements
 from grading.rubric import Refused, Rubric, Task, load
 from grading.submission import Cell, own_cells
+from grading.watch import Watch
 
 LONGEST = 400
 CLOSED = 71  # exit code of an attempt that can no longer say anything
@@ -61,7 +61,7 @@ class Marker:
             names = dict(self.given) | dict.fromkeys(task.answers, _nothing)
             if task.points and not _defines(task.check):
                 _value(task.check, names)
-        self.changed = fence.trace()
+        self.watch = Watch()
 
     def attempt(self, job: Job, key: bytes, out: int) -> None:
         """Grade one submission and say so in sealed lines."""
@@ -129,12 +129,14 @@ class Marker:
             for one in needed(task.answers, own):
                 failed = _run(one, space)
                 note = note or failed
-            names.update((name, _plain(space[name])) for name in task.answers)
+            self.watch.look()
+            for name in task.answers:
+                names[name] = self.watch.plain(space[name])
             with self.seeded(seed):
                 found = _value(task.check, names)
         except BaseException as raised:  # noqa: BLE001 - a submission may raise anything
             error = raised
-        what = self.changed()  # at once: the rest relies on what it watches
+        what = self.watch.end()  # at once: the rest relies on what it watches
         if what:
             return "tampered", f"changed {what}"
         if error is not None:
@@ -186,6 +188,11 @@ def _run(one: Statement, space: dict[str, Any]) -> str:
     return ""
 
 
+def _compiled(source: str | ast.Module, file: str) -> types.CodeType:
+    """Code as a notebook compiles it: this file's `annotations` import is not its own."""
+    return compile(source, file, "exec", dont_inherit=True)
+
+
 def _defines(source: str) -> bool:
     return any(isinstance(node, ast.FunctionDef) for node in ast.parse(source).body)
 
@@ -196,65 +203,6 @@ def _value(source: str, names: dict[str, Any]) -> Any:
     exec(_compiled(ast.Module(before, []), "<check>"), names)  # noqa: S102
     assert isinstance(last, ast.Expr)
     return eval(_compiled(ast.Expression(last.value), "<check>"), names)
-
-
-def _plain(answer: Any) -> Any:
-    """The answer, handing out plain values: no subclass that lies when compared."""
-    import torch
-
-    kinds = (torch.Tensor, str, int, float, list, tuple, dict, set)
-    own = torch._C.DisableTorchFunctionSubclass
-    exact = frozenset({*kinds, bool, torch.nn.Parameter, torch.Size})
-
-    def plain(value: Any) -> Any:
-        kind = type(value)
-        if kind in (list, tuple):
-            return kind(map(plain, value))
-        if kind is dict:
-            return {plain(k): plain(v) for k, v in value.items()}
-        if kind in exact:
-            return value
-        if isinstance(value, torch.Tensor):
-            with own():
-                return value.as_subclass(torch.Tensor)
-        for base in kinds[1:]:
-            if isinstance(value, base):
-                return plain(base(getattr(base, _READ[base])(value)))
-        if not isinstance(value, torch.nn.Module | types.FunctionType) and _theirs(
-            kind
-        ):
-            raise TypeError(f"it returned an object of its own class {kind.__name__}")
-        return value
-
-    if not isinstance(answer, types.FunctionType):
-        return answer
-
-    @functools.wraps(answer)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return plain(answer(*args, **kwargs))
-
-    return call
-
-
-_READ = {
-    str: "__str__",
-    int: "__index__",
-    float: "__float__",
-    list: "__iter__",
-    tuple: "__iter__",
-    dict: "copy",
-    set: "__iter__",
-}
-
-
-def _theirs(kind: type) -> bool:
-    """Whether a class has a method from a cell, whatever module it claims to be of."""
-    return any(
-        isinstance(one, types.FunctionType)
-        and one.__code__.co_filename.startswith("<cell")
-        for base in kind.__mro__
-        for one in vars(base).values()
-    )
 
 
 def _bounded(words: str) -> str:
