@@ -188,11 +188,6 @@ def _run(one: Statement, space: dict[str, Any]) -> str:
     return ""
 
 
-def _compiled(source: str | ast.Module, file: str) -> types.CodeType:
-    """Code as a notebook compiles it: this file's `annotations` import is not its own."""
-    return compile(source, file, "exec", dont_inherit=True)
-
-
 def _defines(source: str) -> bool:
     return any(isinstance(node, ast.FunctionDef) for node in ast.parse(source).body)
 
