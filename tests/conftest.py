@@ -10,6 +10,9 @@ from hypothesis import settings
 if not torch.cuda.is_available():  # before anything imports Triton
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# A script for a process of its own, without the interpreter.
+collect_ignore = ["compile_kernels.py"]
+
 # The same examples in every run, however busy the machine.
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
