@@ -10,6 +10,8 @@ from torch import Tensor
 from attention_lib._checks import check_integer
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from attention_lib.layers import MultiHeadAttention
 
 __all__ = ["KeyValueCache"]
@@ -87,7 +89,7 @@ class KeyValueCache:
         max_len: int,
         *,
         dtype: torch.dtype | None = None,
-    ) -> KeyValueCache:
+    ) -> Self:
         """A cache of the layer's heads, on its device and in its dtype.
 
         Parameters

@@ -118,15 +118,7 @@ class RollingCache(KeyValueCache):
         >>> RollingCache.for_layer(layer, batch_size=3, window=16)
         RollingCache(batch_size=3, num_kv_heads=2, window=16, head_dim=8, offset=0)
         """
-        weight = layer.out_proj.weight
-        return cls(
-            batch_size,
-            layer.num_kv_heads,
-            window,
-            layer.head_dim,
-            device=weight.device,
-            dtype=dtype or weight.dtype,
-        )
+        return super().for_layer(layer, batch_size, window, dtype=dtype)
 
     @property
     def length(self) -> int:

@@ -145,6 +145,36 @@ def demand_tensor(found: object, shape: tuple[int, ...], what: str) -> Tensor:
     return found.detach()
 
 
+def demand_bool(found: object) -> bool:
+    """The reader's yes or no, also where it is a tensor of one element."""
+    if found is None:
+        raise NotYet("The function returns nothing yet.")
+    if isinstance(found, Tensor):
+        if found.numel() != 1:
+            raise NotYet(f"Return one True or False, not {found.numel()} of them.")
+        found = found.item()
+    if not isinstance(found, bool):
+        raise NotYet(f"Return True or False, not {type(found).__name__}.")
+    return found
+
+
+def demand_partial(found: object, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """The reader's output over part of the keys, and its log-sum-exp, once they fit."""
+    if found is None:
+        raise NotYet("The function returns nothing yet.")
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise NotYet("Return two tensors: the output and the log-sum-exp.")
+    output, level = found
+    if not isinstance(output, Tensor) or not isinstance(level, Tensor):
+        raise NotYet("Return two tensors: the output and the log-sum-exp.")
+    if output.shape != shape or level.shape != shape[:1]:
+        raise NotYet(
+            f"Output and log-sum-exp have shapes {tuple(output.shape)} and "
+            f"{tuple(level.shape)}, expected {shape} and {shape[:1]}."
+        )
+    return output.detach(), level.detach()
+
+
 def demand_number(
     found: object, what: str = "a number", *, positive: bool = False
 ) -> float:

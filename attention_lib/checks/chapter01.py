@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from attention_lib.checks._report import (
     NotYet,
     check,
+    demand_bool,
     demand_number,
     demand_tensor,
     draws,
@@ -244,12 +245,7 @@ def keeps_apart(answer: Callable[[Layer], bool]) -> str:
             "a model that does not read its input": torch.zeros_like,
         }
         for name, subject in (sound | faulty).items():
-            verdict = answer(subject)
-            if verdict is None:
-                raise NotYet("The function returns nothing yet.")
-            if not isinstance(verdict, bool | Tensor):
-                raise NotYet(f"Return True or False, not {type(verdict).__name__}.")
-            if bool(verdict) != (name in sound):
+            if demand_bool(answer(subject)) != (name in sound):
                 says = "passes" if name in faulty else "rejects"
                 raise NotYet(f"It {says} {name}.")
     return "Three sound models cleared, five faulty ones found, on three draws each."

@@ -12,6 +12,7 @@ from attention_lib import masks
 from attention_lib.checks._report import (
     NotYet,
     check,
+    demand_bool,
     demand_number,
     demand_tensor,
     draws,
@@ -195,11 +196,11 @@ def leaks(answer: Callable[[Attend, int, int], bool]) -> str:
     for seed in draws(2):
         for name, subject in sound.items():
             torch.manual_seed(seed)
-            if _demand_bool(answer(subject, L, E)):
+            if demand_bool(answer(subject, L, E)):
                 raise NotYet(f"It finds a leak in {name}.")
         for name, subject in faulty.items():
             torch.manual_seed(seed)
-            if not _demand_bool(answer(subject, L, E)):
+            if not demand_bool(answer(subject, L, E)):
                 raise NotYet(f"It finds no leak in an attention {name}.")
     return "Three sound ones cleared, six leaks found, on two draws each."
 
@@ -328,17 +329,6 @@ def _demand_mask(found: object, shape: tuple[int, ...]) -> Tensor:
     if mask.dtype != torch.bool:
         raise NotYet(f"The mask has dtype {mask.dtype}, expected torch.bool.")
     return mask
-
-
-def _demand_bool(found: object) -> bool:
-    """The reader's verdict, from a bool or a tensor that holds one."""
-    if found is None:
-        raise NotYet("The function returns nothing yet.")
-    if isinstance(found, Tensor) and found.numel() == 1:
-        found = found.item()
-    if not isinstance(found, bool):
-        raise NotYet(f"Return True or False, not {type(found).__name__}.")
-    return found
 
 
 def _explain(

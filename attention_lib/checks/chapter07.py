@@ -11,6 +11,7 @@ from torch import Tensor
 from attention_lib.checks._report import (
     NotYet,
     check,
+    demand_bool,
     demand_number,
     demand_tensor,
     draws,
@@ -222,12 +223,7 @@ def offset_only(answer: Callable[[Scores], bool]) -> str:
         for relative, subjects in ((True, _relative(seed)), (False, _absolute(seed))):
             for name, scores in subjects.items():
                 torch.manual_seed(seed)
-                verdict = answer(scores)
-                if verdict is None:
-                    raise NotYet("The function returns nothing yet.")
-                if not isinstance(verdict, bool):
-                    kind = type(verdict).__name__
-                    raise NotYet(f"Return True or False, not {kind}.")
+                verdict = demand_bool(answer(scores))
                 if relative and not verdict:
                     raise NotYet(
                         f"It says that {name} depends on the place itself. "

@@ -11,7 +11,14 @@ from torch import Tensor, nn
 
 from attention_lib import masks
 from attention_lib.block import TransformerBlock
-from attention_lib.checks._report import NotYet, check, copies, demand_tensor, explain
+from attention_lib.checks._report import (
+    NotYet,
+    check,
+    copies,
+    demand_bool,
+    demand_tensor,
+    explain,
+)
 
 __all__ = [
     "alive",
@@ -239,13 +246,7 @@ def sees_future(answer: Callable[[nn.Module], bool]) -> str:
         for training in (False, True):
             suspect = _Suspect(leaks).train(training)
             mode = suspect.training
-            found = answer(suspect)
-            if found is None:
-                raise NotYet("The function returns nothing yet.")
-            if isinstance(found, Tensor) and found.numel() == 1:
-                found = bool(found)
-            if not isinstance(found, bool):
-                raise NotYet(f"Return True or False, not {type(found).__name__}.")
+            found = demand_bool(answer(suspect))
             if found != bool(leaks):
                 has = "leaks" if leaks else "does not leak"
                 hint = ""

@@ -9,7 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attention_lib.checks._report import NotYet, check
+from attention_lib.checks._report import (
+    NotYet,
+    check,
+    demand_bool,
+)
 
 __all__ = [
     "diagnosis",
@@ -191,16 +195,10 @@ def is_causal(answer: Callable[[Attend, Tensor], Any]) -> str:
         ),
         ("A window of one token", "Seeing too little is no leak.", _window, True),
     ):
-        said = answer(attend, x)
-        if said is None:
-            raise NotYet("The function returns nothing yet.")
-        if not isinstance(said, (bool, torch.Tensor)) or isinstance(said, float):
-            raise NotYet(f"Return True or False, not {type(said).__name__}.")
-        if isinstance(said, Tensor) and said.numel() != 1:
-            raise NotYet(f"Return one True or False, not {said.numel()} of them.")
+        said = demand_bool(answer(attend, x))
         if not torch.equal(x, kept):
             raise NotYet("The caller's x is changed. Replace the token in a copy.")
-        if bool(said) != holds:
+        if said != holds:
             verdict = "is accused" if holds else "passes"
             raise NotYet(
                 f"{words} {verdict} {'by ' if holds else ''}your check. {hint}"

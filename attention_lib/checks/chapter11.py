@@ -14,6 +14,7 @@ from attention_lib.checks._report import (
     NotYet,
     check,
     copies,
+    demand_bool,
     demand_number,
     demand_tensor,
     draws,
@@ -267,11 +268,7 @@ def faulty(answer: Callable[[Full, Step], bool]) -> str:
         for words, fault in subjects.items():
             torch.manual_seed(seed)
             decoder = _Decoder(fault)
-            verdict = answer(decoder.full, decoder.step)
-            if verdict is None:
-                raise NotYet("The function returns nothing yet.")
-            if not isinstance(verdict, bool):
-                raise NotYet(f"Return True or False, not {type(verdict).__name__}.")
+            verdict = demand_bool(answer(decoder.full, decoder.step))
             if verdict != bool(fault):
                 raise NotYet(f"It {'clears' if fault else 'accuses'} {words}.")
     return "A sound decoder cleared, four faulty ones found, on three draws each."

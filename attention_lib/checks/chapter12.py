@@ -15,6 +15,7 @@ from attention_lib.checks._report import (
     check,
     copies,
     demand_number,
+    demand_partial,
     demand_tensor,
     draws,
     explain,
@@ -118,7 +119,7 @@ its log-sum-exp.
     """
     scores, value = 2 * torch.randn(5, 12), torch.randn(12, 3)
     outputs, levels = _parts(scores, value)
-    found, level = _pair(answer(list(outputs), list(levels)))
+    found, level = demand_partial(answer(list(outputs), list(levels)), (5, 3))
     explain(
         found,
         scores.softmax(-1) @ value,
@@ -141,7 +142,7 @@ its log-sum-exp.
         )
     large = scores + 3000
     outputs, levels = _parts(large, value)
-    found, _ = _pair(answer(outputs, levels))
+    found, _ = demand_partial(answer(outputs, levels), (5, 3))
     if not torch.allclose(found, large.softmax(-1) @ value, atol=1e-3):
         raise NotYet(
             "Right for small log-sum-exps, but the exponentials of large ones overflow: "
@@ -149,7 +150,7 @@ its log-sum-exp.
         )
     scores[1, 4:9], scores[2] = -math.inf, -math.inf
     outputs, levels = _parts(scores, value)
-    found, level = _pair(answer(outputs, levels))
+    found, level = demand_partial(answer(outputs, levels), (5, 3))
     want = scores.softmax(-1).nan_to_num() @ value
     if not bool(found.isfinite().all()):
         raise NotYet(
@@ -166,22 +167,6 @@ def _parts(scores: Tensor, value: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     cuts = zip(scores.split((4, 5, 3), -1), value.split((4, 5, 3)), strict=True)
     pairs = [(s.softmax(-1).nan_to_num() @ v, s.logsumexp(-1)) for s, v in cuts]
     return [output for output, _ in pairs], [level for _, level in pairs]
-
-
-def _pair(found: object) -> tuple[Tensor, Tensor]:
-    if found is None:
-        raise NotYet("The function returns nothing yet.")
-    if not isinstance(found, tuple) or len(found) != 2:
-        raise NotYet("Return two tensors: the output and the log-sum-exp.")
-    output, level = found
-    if not isinstance(output, Tensor) or not isinstance(level, Tensor):
-        raise NotYet("Return two tensors: the output and the log-sum-exp.")
-    if output.shape != (5, 3) or level.shape != (5,):
-        raise NotYet(
-            f"Output and log-sum-exp have shapes {tuple(output.shape)} and "
-            f"{tuple(level.shape)}, expected (5, 3) and (5,)."
-        )
-    return output.detach(), level.detach()
 
 
 @check("12.4")

@@ -12,6 +12,7 @@ from attention_lib.checks._report import (
     NotYet,
     check,
     demand_number,
+    demand_partial,
     demand_tensor,
     explain,
 )
@@ -104,7 +105,12 @@ def attend_part(answer: Callable[..., tuple[Tensor, Tensor]]) -> str:
     query, key, value = (torch.randn(n, 4, dtype=torch.float64) for n in (5, 6, 6))
     value = value[:, :3]
     i, j = torch.tensor([1, 2, 9, 10, 11]), torch.tensor([3, 0, 4, 11, 20, 2])
-    found, level = _pair(answer(query, key, value, i, j))
+
+    def part(*given: Tensor) -> tuple[Tensor, Tensor]:
+        output, level = demand_partial(answer(*given), (5, 3))
+        return output.double(), level.double()
+
+    found, level = part(query, key, value, i, j)
     wanted, log_sum = _part(query, key, value, j <= i[:, None])
     local = torch.arange(6) <= torch.arange(5)[:, None]
     mistakes = {
@@ -126,7 +132,7 @@ def attend_part(answer: Callable[..., tuple[Tensor, Tensor]]) -> str:
             "The output is right, the log-sum-exp of the masked scores is not."
         )
     early = torch.zeros(5, dtype=torch.int64)  # queries that see none of these keys
-    found, level = _pair(answer(query, key, value, early, j + 1))
+    found, level = part(query, key, value, early, j + 1)
     if bool(found.isnan().any()) or bool((found != 0).any()):
         raise NotYet("A query that sees no key of the part gets zeros, not NaN.")
     if not bool((level == -math.inf).all()):
@@ -134,7 +140,7 @@ def attend_part(answer: Callable[..., tuple[Tensor, Tensor]]) -> str:
             "The log-sum-exp of a query that sees no key is minus infinity: then a "
             "merge gives the part no share."
         )
-    far, level = _pair(answer(1000 * query, key, value, i + 30, j))
+    far, level = part(1000 * query, key, value, i + 30, j)
     if not bool(far.isfinite().all()) or not bool(level.isfinite().all()):
         raise NotYet("Scores in the thousands overflow: subtract before exp.")
     return "Right by places, with empty rows and with large scores."
@@ -146,22 +152,6 @@ def _part(
     """Output and log-sum-exp of some queries with some keys."""
     scores = (query @ key.mT / math.sqrt(query.shape[-1])).masked_fill(~keep, -math.inf)
     return scores.softmax(-1).nan_to_num() @ value, scores.logsumexp(-1)
-
-
-def _pair(found: object) -> tuple[Tensor, Tensor]:
-    if found is None:
-        raise NotYet("The function returns nothing yet.")
-    if not isinstance(found, tuple) or len(found) != 2:
-        raise NotYet("Return two tensors: the output and the log-sum-exp.")
-    output, level = found
-    if not isinstance(output, Tensor) or not isinstance(level, Tensor):
-        raise NotYet("Return two tensors: the output and the log-sum-exp.")
-    if output.shape != (5, 3) or level.shape != (5,):
-        raise NotYet(
-            f"Output and log-sum-exp have shapes {tuple(output.shape)} and "
-            f"{tuple(level.shape)}, expected (5, 3) and (5,)."
-        )
-    return output.detach().double(), level.detach().double()
 
 
 @check("13.4")

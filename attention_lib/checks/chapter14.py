@@ -10,7 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attention_lib.checks._report import NotYet, check, demand_number
+from attention_lib.checks._report import (
+    NotYet,
+    check,
+    demand_bool,
+    demand_number,
+)
 from attention_lib.layers import MultiHeadAttention
 from attention_lib.positions import RotaryEmbedding
 
@@ -52,11 +57,7 @@ has no place for.
     """
     checkpoint = MultiHeadAttention(24, 4).state_dict()
     for name, make in SETTINGS.items():
-        said = answer(name)
-        if said is None:
-            raise NotYet("The function returns nothing yet.")
-        if not isinstance(said, bool):
-            raise NotYet(f"Return True or False, not {type(said).__name__}.")
+        said = demand_bool(answer(name))
         options = {"num_heads": 4, **make()}
         try:
             MultiHeadAttention(24, **options).load_state_dict(checkpoint)
@@ -285,13 +286,7 @@ def still_the_same(answer: Callable[[Canary, nn.Module], Any]) -> str:
         model = _Layer(fault)
         model.load_state_dict(trained.state_dict())
         model.train(fault == "train")
-        said = answer((inputs.clone(), expected.clone()), model)
-        if said is None:
-            raise NotYet("The function returns nothing yet.")
-        if isinstance(said, Tensor) and said.numel() == 1:
-            said = bool(said.item() == 1)
-        if not isinstance(said, bool):
-            raise NotYet(f"Return True or False, not {type(said).__name__}.")
+        said = demand_bool(answer((inputs.clone(), expected.clone()), model))
         same = fault in ("", "rounding")
         if said != same:
             verdict = "passes" if said else "does not pass"
